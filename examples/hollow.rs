@@ -51,8 +51,7 @@ async fn main() -> anyhow::Result<()> {
     let client = Client::try_from(config)?;
     let (nodes, pods) = (Arc::new(Cache::<NodeView>::default()), Arc::new(Cache::<PodView>::default()));
     let registry = Registry::new();
-    let (hollow, kubelets) =
-        Hollow::new(client.clone(), Arc::clone(&nodes), Arc::clone(&pods), RESTART, &registry)?;
+    let (hollow, kubelets) = Hollow::new(client.clone(), &nodes, &pods, RESTART, &registry)?;
     let shutdown = CancellationToken::new();
     let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_NODE_CONTROLLER));
     let bound = watcher::Config::default().fields("spec.nodeName!=");

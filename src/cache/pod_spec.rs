@@ -177,7 +177,7 @@ pub struct NodeSelectorTerm {
     pub labels: Box<[NodeSelectorRequirement]>,
 }
 
-/// NodeSelectorRequirement on one label.
+/// Requirement on one label.
 #[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]

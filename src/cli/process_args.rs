@@ -35,7 +35,7 @@ pub(super) struct ProcessArgs {
 
 impl ProcessArgs {
     pub(super) async fn access(&self) -> anyhow::Result<Access> {
-        Ok(Access::new(self.kubeconfig.as_deref(), self.context.as_deref()).await?)
+        Access::new(self.kubeconfig.as_deref(), self.context.as_deref()).await
     }
 
     /// Options of the kubelets' endpoints; `None` without an address.

@@ -33,10 +33,10 @@ impl RealNode {
     /// Runs until a signal, or until a required process has ended.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.part {
-            Part::Host(NodeDir { dir }) => super::block_on(async { Ok(real_node::run_host(&dir).await?) })?,
+            Part::Host(NodeDir { dir }) => super::block_on(async { real_node::run_host(&dir).await })?,
             Part::Init(NodeDir { dir }) => match real_node::run_init(&dir)? {},
             Part::Daemons(NodeDir { dir }) => {
-                match super::block_on(async { Ok(real_node::run_daemons(&dir).await?) })? {}
+                match super::block_on(async { real_node::run_daemons(&dir).await })? {}
             }
         }
         Ok(ExitCode::SUCCESS)

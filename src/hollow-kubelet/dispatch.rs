@@ -138,7 +138,7 @@ mod tests {
         );
         let nodes = Cache::full(all.map(node).collect::<Vec<_>>());
         let (hollow, kubelets) =
-            Hollow::new(everybody, nodes, Cache::<PodView>::full([]), RESTART, &Registry::new()).unwrap();
+            Hollow::new(everybody, &nodes, &Cache::<PodView>::full([]), RESTART, &Registry::new()).unwrap();
         for name in &names {
             let client = DedicatedClient {
                 client: deaf.clone(),

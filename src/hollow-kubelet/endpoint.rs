@@ -29,13 +29,13 @@ impl Endpoint {
 
     /// Address and port; None without an address.
     #[must_use]
-    pub fn get(&self) -> Option<(Ipv4Addr, u16)> {
+    pub fn get(self) -> Option<(Ipv4Addr, u16)> {
         Some((self.ip?, self.port))
     }
 
     /// Returns true if the machine has an address of its own.
     #[must_use]
-    pub fn is_unserved(&self) -> bool {
+    pub fn is_unserved(self) -> bool {
         self.ip.is_some() && self.port == 0
     }
 }

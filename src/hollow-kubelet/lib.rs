@@ -133,12 +133,12 @@ impl Hollow {
     /// process takes over after this one dies. Fails if a metric name is already registered.
     pub fn new(
         client: Client,
-        nodes: Arc<Cache<NodeView>>,
-        pods: Arc<Cache<PodView>>,
+        nodes: &Arc<Cache<NodeView>>,
+        pods: &Arc<Cache<PodView>>,
         failover_delay: Duration,
         registry: &Registry,
     ) -> Result<(Self, Kubelets), prometheus::Error> {
-        let coordinator = Coordinator::new(Arc::clone(&nodes), Arc::clone(&pods), failover_delay);
+        let coordinator = Coordinator::new(Arc::clone(nodes), Arc::clone(pods), failover_delay);
         let shared = Arc::new(Shared {
             client,
             coordinator: Arc::new(Mutex::new(coordinator)),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kube::runtime::utils;
 
 /// Exponential backoff: doubles with each failure in a row, up to a maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
     longest: Duration,

@@ -57,7 +57,7 @@ const USERS: [(&str, &str, &[&str]); 3] = [
     ("controller-manager.kubeconfig", "system:kube-controller-manager", &[]),
     ("scheduler.kubeconfig", "system:kube-scheduler", &[]),
 ];
-/// ServiceAccounts of our namespace with a kubeconfig: `<name>.kubeconfig` for `kube-node-<name>`.
+/// Service accounts of our namespace with a kubeconfig: `<name>.kubeconfig` for `kube-node-<name>`.
 const SERVICE_ACCOUNTS: [&str; 3] = ["operator", "hollow", "hollow-host"];
 
 /// Options of a cluster.
@@ -121,7 +121,7 @@ impl Cluster {
             Programs::build(real_node, progress).await?;
         }
         let id = real_node::id_of(layout.dir());
-        let assembled = Self::assemble(options, programs, layout, lock, &binaries, progress);
+        let assembled = Self::assemble(&options, programs, layout, lock, &binaries, progress);
         if assembled.is_err() {
             // The networks of a real node are already taken.
             real_node::remove(&id).await?;
@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     fn assemble(
-        options: Options,
+        options: &Options,
         programs: Option<Programs>,
         layout: Layout,
         lock: DirLock,

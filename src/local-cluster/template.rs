@@ -7,18 +7,11 @@ pub(super) fn fill(template: &str, values: &[(&str, String)]) -> String {
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
         let value = after.split_once('}').and_then(|(name, after)| {
-            values.iter().find(|(known, _)| *known == name).map(|(_, value)| (value, after))
+            values.iter().find(|(known, _)| *known == name).map(|(_, value)| (value.as_str(), after))
         });
-        match value {
-            Some((value, after)) => {
-                filled.push_str(value);
-                rest = after;
-            }
-            None => {
-                filled.push('{');
-                rest = after;
-            }
-        }
+        let (value, after) = value.unwrap_or(("{", after));
+        filled.push_str(value);
+        rest = after;
     }
     filled + rest
 }

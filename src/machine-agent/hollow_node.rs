@@ -79,13 +79,8 @@ impl HollowNode {
         let pods: Arc<Cache<PodView>> = Arc::default();
         let deletion = Arc::new(DeletionWatcher::new(&machine.uid));
         nodes.add_event_handler(deletion.clone());
-        let (hollow, kubelets) = Hollow::new(
-            client.clone(),
-            Arc::clone(&nodes),
-            Arc::clone(&pods),
-            hollow_kubelet::RESTART,
-            &registry,
-        )?;
+        let (hollow, kubelets) =
+            Hollow::new(client.clone(), &nodes, &pods, hollow_kubelet::RESTART, &registry)?;
         let spec = MachineSpec {
             node: machine.node.as_str().into(),
             uid: machine.uid.as_str().into(),

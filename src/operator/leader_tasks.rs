@@ -47,13 +47,8 @@ pub(super) fn start(
         None => client.clone(),
     };
     let failover_delay = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
-    let (hollow, kubelets) = Hollow::new(
-        hollow_client.clone(),
-        Arc::clone(&caches.nodes),
-        Arc::clone(&caches.pods),
-        failover_delay,
-        registry,
-    )?;
+    let (hollow, kubelets) =
+        Hollow::new(hollow_client.clone(), &caches.nodes, &caches.pods, failover_delay, registry)?;
     tasks.serve_kubelets(&hollow, options.endpoints, registry)?;
     let machines = hollow.clone();
     let membership = MembershipWatch::new();

@@ -26,7 +26,7 @@ pub enum OperatorIdentity {
 
 /// One operator; killed when dropped.
 pub struct OperatorProcess {
-    /// Its POD_NAME, and a part of the name of its log.
+    /// Its `POD_NAME`, and a part of the name of its log.
     pub name: String,
     child: Child,
     admin: u16,

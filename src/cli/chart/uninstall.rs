@@ -61,7 +61,7 @@ impl Uninstall {
                 "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
             );
         }
-        Ok(release_secrets(client).await?)
+        release_secrets(client).await
     }
 }
 

@@ -127,7 +127,7 @@ async fn hosted(
     let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
     let (there, _) = credentials.connect().await.map_err(|error| match error {
         CredentialsError::Read { .. } => Err(error.into()),
-        error => Ok(Finding::bad(chain(&error))),
+        error @ CredentialsError::Unusable(_) => Ok(Finding::bad(chain(&error))),
     })?;
     let pods = pods(&there, ours).await.map_err(|error| {
         Ok(Finding::bad(format!("the cluster of Secret {secret}: {}", error.chain()))

@@ -95,8 +95,9 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
         let why = format!(
             "pod {pod} of image {image} does not run on its Node: see kubectl -n {namespace} describe pod; or give --image"
         );
-        use contract::{BLOCKED, CORDON, EVICTIONS, LINGERS, SETTINGS};
-        for clause in [CORDON, EVICTIONS, SETTINGS, BLOCKED, LINGERS] {
+        for clause in
+            [contract::CORDON, contract::EVICTIONS, contract::SETTINGS, contract::BLOCKED, contract::LINGERS]
+        {
             run.unseen(clause, why.clone());
         }
         return Ok(false);

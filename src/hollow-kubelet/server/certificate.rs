@@ -29,7 +29,7 @@ pub enum CertificateError {
     Make(#[from] rcgen::Error),
 }
 
-/// CertificateSource of the certificate.
+/// Source of the certificate.
 pub enum CertificateSource {
     /// `tls.crt` and `tls.key` of a folder.
     Folder(PathBuf),

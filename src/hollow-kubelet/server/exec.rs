@@ -36,7 +36,7 @@ const STREAMS_LIMIT: Duration = Duration::from_secs(30);
 /// Timeout of a command of `run`.
 const RUN_LIMIT: Duration = Duration::from_mins(1);
 
-/// SessionKind of a session.
+/// Kind of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionKind {
     /// Command in a container.
@@ -53,7 +53,7 @@ enum Session {
     },
     Attach {
         /// Log of the container from now on.
-        log: Option<LogFollower>,
+        log: Option<Box<LogFollower>>,
     },
 }
 
@@ -98,7 +98,7 @@ pub fn answer(
             environment: environment(machine, pod, name),
             command: query.all("command").map(ToOwned::to_owned).collect(),
         },
-        SessionKind::Attach => Session::Attach { log: log(machine, pod, name) },
+        SessionKind::Attach => Session::Attach { log: log(machine, pod, name).map(Box::new) },
     };
     Ok(upgrade::spdy(shutdown, request, PROTOCOL, move |streams| session.serve(requested, streams)))
 }
@@ -158,7 +158,7 @@ impl Session {
 }
 
 /// Sends a container's log, and echoes the client's input, until the log ends.
-async fn attach(log: Option<LogFollower>, terminal: Terminal) {
+async fn attach(log: Option<Box<LogFollower>>, terminal: Terminal) {
     let Terminal { stdin, stdout, .. } = terminal;
     let echo = async {
         if let (Some(mut stdin), Some(stdout)) = (stdin, &stdout) {

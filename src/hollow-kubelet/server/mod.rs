@@ -62,7 +62,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// ConfigMap in kube-system with the CA by which kube-apiserver authenticates its clients.
 const AUTHORITY: &str = "extension-apiserver-authentication";
 
-/// ServerOptions of the endpoints.
+/// Options of the endpoints.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Address of this process, as the API server reaches it.

@@ -103,6 +103,10 @@ pub fn router(server: &Arc<Server>) -> Router {
     };
     let (exec, attach) = (stream(SessionKind::Exec), stream(SessionKind::Attach));
     let port_forward = on(MethodFilter::GET.or(MethodFilter::POST), port_forward);
+    #[expect(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method alone is not general over the lifetime of its type"
+    )]
     let routes: [(&str, MethodRouter<Arc<Server>>); 17] = [
         ("/healthz", get("ok")),
         ("/healthz/ping", get("ok")),

@@ -107,9 +107,9 @@ mod tests {
         assert!(head.starts_with("http/1.1 101 ") && head.contains("upgrade: spdy/3.1"), "{head}");
         let ping = [0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 7];
         client.write_all(&ping).await.unwrap();
-        let mut pong = [0; 12];
-        client.read_exact(&mut pong).await.unwrap();
-        assert_eq!(pong, ping);
+        let mut echoed = [0; 12];
+        client.read_exact(&mut echoed).await.unwrap();
+        assert_eq!(echoed, ping);
     }
 
     #[tokio::test]

@@ -31,7 +31,7 @@ pub struct Schedule<K> {
     arrivals: u64,
 }
 
-/// KeyState of a key that waits, runs, has failed, or started within its interval.
+/// State of a key that waits, runs, has failed, or started within its interval.
 #[derive(Debug)]
 struct KeyState {
     /// Position of the key; while the key runs, its position afterwards.

@@ -62,7 +62,7 @@ pub struct IdentityOptions<P = Folders> {
 }
 
 impl IdentityOptions {
-    /// IdentityOptions with the folders of a pod and the default times.
+    /// Options with the folders of a pod and the default times.
     #[must_use]
     pub fn new(node: impl Into<String>, bootstrap: PathBuf, state_dir: PathBuf) -> Self {
         Self::at(node, Folders { bootstrap, state_dir })
@@ -70,7 +70,7 @@ impl IdentityOptions {
 }
 
 impl<P> IdentityOptions<P> {
-    /// IdentityOptions with a credential store and the default times.
+    /// Options with a credential store and the default times.
     #[must_use]
     pub fn at(node: impl Into<String>, store: P) -> Self {
         Self { node: node.into(), store, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }

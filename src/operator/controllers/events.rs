@@ -69,8 +69,8 @@ impl Events {
         )?;
         let (queue, pending) = channel(QUEUED);
         let recorded = Arc::default();
-        let recorder = Recorder::new(client, reporter);
-        tokio::spawn(publish(recorder, pending, Arc::clone(&recorded), results.clone()));
+        let writer = Recorder::new(client, reporter);
+        tokio::spawn(publish(writer, pending, Arc::clone(&recorded), results.clone()));
         Ok(Self { queue, recorded, results })
     }
 
@@ -110,14 +110,14 @@ impl Events {
 
 /// Writes queued events until the sender is dropped.
 async fn publish(
-    recorder: Recorder,
+    writer: Recorder,
     pending: Receiver<PendingEvent>,
     recorded: Arc<Mutex<RecordedEvents>>,
     results: IntCounterVec,
 ) {
     let pending = stream::unfold(pending, async |mut pending| pending.recv().await.map(|one| (one, pending)));
     let write = async |PendingEvent { on, event, key }: PendingEvent| {
-        let failure = match timeout(TIME_LIMIT, recorder.publish(&event, &on)).await {
+        let failure = match timeout(TIME_LIMIT, writer.publish(&event, &on)).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(chain(&error)),
             Err(_) => Some("no answer in time".to_owned()),

@@ -82,7 +82,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     };
     let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
     info!(url = access.url, group, host = name, "connected");
-    let vacancy = presence.timing.lease();
+    let failover_delay = presence.timing.lease();
     let mut election = Election::new(client, presence, Arc::clone(&standing));
     let fenced = access.fenced(standing.fence())?;
     caches.fill(Some(&group), &fenced, &namespace, &mut parts);
@@ -93,8 +93,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
         () = shutdown.cancelled() => return leave(Some(election)).await,
     }
     let work = Box::pin(async {
-        let (nodes, pods) = (Arc::clone(&caches.nodes), Arc::clone(&caches.pods));
-        let (hollow, kubelets) = Hollow::new(fenced.clone(), nodes, pods, vacancy, &registry)?;
+        let (hollow, kubelets) =
+            Hollow::new(fenced.clone(), &caches.nodes, &caches.pods, failover_delay, &registry)?;
         hollow.choose_addresses_by(&name);
         parts.serve_kubelets(&hollow, endpoints, &registry)?;
         let stop = parts.shutdown().clone();

@@ -287,21 +287,19 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         if outdated == 0 {
             return;
         }
-        let (reason, mut text) = match mode {
+        let (reason, text) = match mode {
             RolloutMode::Held if wanted.pace == mode => ("Paused", " while the set is paused".to_owned()),
             RolloutMode::Held => (
                 "ProgressDeadlineExceeded",
                 ": the rollout halted itself because no new node became available in time; correct the class, undo, or resume it".to_owned(),
             ),
+            RolloutMode::Rolling { keep } if keep > replicas => (
+                "Partition",
+                format!(" by strategy.rollingUpdate.partition, which is {keep} of {replicas}: write fewer than {replicas} to have one rolled"),
+            ),
             RolloutMode::Rolling { .. } => ("Partition", " by strategy.rollingUpdate.partition".to_owned()),
             RolloutMode::OnDelete => ("OnDelete", " until somebody deletes them".to_owned()),
         };
-        if let RolloutMode::Rolling { keep } = mode
-            && keep > replicas
-        {
-            text +=
-                &format!(", which is {keep} of {replicas}: write fewer than {replicas} to have one rolled");
-        }
         plan.wait(reason, outdated, &format!("nodes keep an older revision{text}"));
     }
 

@@ -265,7 +265,7 @@ impl NodeSetController {
         }
         let revision = self.context.revisions.ensure(class, &machine).await;
         let revision = revision.map_err(|error| none(true, "RevisionNotStored", chain(&error)))?;
-        Ok(Blueprint { revision, template, machine, limit })
+        Ok(Blueprint { machine, revision, template, limit })
     }
 
     /// Blueprint of Nodes of a stored revision; None if it is not stored.

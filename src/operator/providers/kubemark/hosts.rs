@@ -133,8 +133,14 @@ impl Hosts {
     pub fn new(client: Client, options: Options, watchers: Arc<Watchers>) -> Self {
         let home = host(None, Known::Client(client.clone()), Arc::clone(&watchers));
         let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
-        let _home = AbortOnDropHandle::new(task);
-        Self { client, options, watchers, home, others: Mutex::default(), _home }
+        Self {
+            client,
+            options,
+            watchers,
+            home,
+            others: Mutex::default(),
+            _home: AbortOnDropHandle::new(task),
+        }
     }
 
     /// The cluster of these credentials; it is followed from now on.
