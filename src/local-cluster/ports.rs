@@ -1,8 +1,15 @@
 //! Chooses ports on 127.0.0.1 automatically, so that clusters run side by side.
+//!
+//! A component listens some seconds after the choice of its port. Until then a reservation, which ends with the process,
+//! keeps the port from clusters that start at the same time.
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{self, UnixListener},
+    },
 };
 
 use anyhow::bail;
@@ -39,24 +46,39 @@ pub struct Ports {
     pub autoscaler: u16,
 }
 
+/// Reservations of a cluster's ports, in the abstract namespace of Unix sockets, which lies in the same network namespace.
+#[derive(Debug, Default)]
+pub struct PortReservations(Vec<UnixListener>);
+
+impl PortReservations {
+    /// Returns false if another cluster has reserved the port.
+    fn reserve(&mut self, port: u16) -> bool {
+        let name = net::SocketAddr::from_abstract_name(format!("kube-node-port-{port}"));
+        let reserved = name.and_then(|name| UnixListener::bind_addr(&name));
+        reserved.map(|listener| self.0.push(listener)).is_ok()
+    }
+}
+
 impl Ports {
     /// Chooses ports: `wanted` for kube-apiserver, otherwise the ports of the last start if still free,
     /// otherwise free ones. kube-apiserver's port is also free at the `further` addresses.
-    pub fn choose(wanted: Option<u16>, last: Option<Self>, further: &[IpAddr]) -> anyhow::Result<Self> {
-        // Listeners stay open until all ports are chosen, so that no port is chosen twice.
-        let mut held = Vec::new();
+    pub fn choose(
+        wanted: Option<u16>,
+        last: Option<Self>,
+        further: &[IpAddr],
+    ) -> anyhow::Result<(Self, PortReservations)> {
+        let mut reserved = PortReservations::default();
         let last = last.unwrap_or_default();
         let apiserver = match wanted {
             Some(port) => {
-                held.extend(
-                    hold(port, further).map_err(|(address, error)| tcp_proxy::refused(address, error))?,
-                );
+                hold(port, further).map_err(|(address, error)| tcp_proxy::refused(address, error))?;
+                reserved.reserve(port);
                 port
             }
-            None => keep_or_choose(last.apiserver, further, &mut held)?,
+            None => keep_or_choose(last.apiserver, further, &mut reserved)?,
         };
-        let mut choose = |last| keep_or_choose(last, &[], &mut held);
-        Ok(Self {
+        let mut choose = |last| keep_or_choose(last, &[], &mut reserved);
+        let ports = Self {
             apiserver,
             etcd: choose(last.etcd)?,
             etcd_peer: choose(last.etcd_peer)?,
@@ -65,7 +87,8 @@ impl Ports {
             scheduler: choose(last.scheduler)?,
             operator: choose(last.operator)?,
             autoscaler: choose(last.autoscaler)?,
-        })
+        };
+        Ok((ports, reserved))
     }
 }
 
@@ -76,13 +99,12 @@ fn hold(port: u16, further: &[IpAddr]) -> Result<Vec<TcpListener>, (SocketAddr, 
     addresses.map(|address| listen(SocketAddr::new(address, port))).collect()
 }
 
-fn keep_or_choose(last: u16, further: &[IpAddr], held: &mut Vec<TcpListener>) -> anyhow::Result<u16> {
+fn keep_or_choose(last: u16, further: &[IpAddr], reserved: &mut PortReservations) -> anyhow::Result<u16> {
     let random = || rand::random_range(RANGE);
     // 0 means that no port was chosen yet; bind would take it as any port.
     let candidates = std::iter::once(last).filter(|&port| port != 0);
     for port in candidates.chain(std::iter::repeat_with(random).take(ATTEMPTS)) {
-        if let Ok(listeners) = hold(port, further) {
-            held.extend(listeners);
+        if hold(port, further).is_ok() && reserved.reserve(port) {
             return Ok(port);
         }
     }
@@ -95,10 +117,13 @@ mod tests {
 
     #[test]
     fn kept_where_free_and_all_different() {
-        let first = Ports::choose(None, None, &[]).unwrap();
-        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap(), first);
+        let (first, reserved) = Ports::choose(None, None, &[]).unwrap();
+        // As another cluster that starts at the same time.
+        assert_ne!(Ports::choose(None, Some(first), &[]).unwrap().0.scheduler, first.scheduler);
+        drop(reserved);
+        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap().0, first);
         let taken = hold(first.etcd, &[]).unwrap();
-        let second = Ports::choose(None, Some(first), &[]).unwrap();
+        let (second, _) = Ports::choose(None, Some(first), &[]).unwrap();
         assert_ne!(second.etcd, first.etcd);
         assert_eq!(second.apiserver, first.apiserver);
         let refused = Ports::choose(Some(first.etcd), None, &[]).unwrap_err().to_string();
@@ -109,10 +134,10 @@ mod tests {
     #[test]
     fn free_at_every_address() {
         let further = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))];
-        let first = Ports::choose(None, None, &further).unwrap();
+        let (first, _) = Ports::choose(None, None, &further).unwrap();
         let taken = TcpListener::bind((further[0], first.apiserver)).unwrap();
-        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap().apiserver, first.apiserver);
-        assert_ne!(Ports::choose(None, Some(first), &further).unwrap().apiserver, first.apiserver);
+        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap().0.apiserver, first.apiserver);
+        assert_ne!(Ports::choose(None, Some(first), &further).unwrap().0.apiserver, first.apiserver);
         let refused = Ports::choose(Some(first.apiserver), None, &further).unwrap_err().to_string();
         assert!(
             refused.starts_with(&format!("port {} is taken at 127.0.0.3: ", first.apiserver)),

@@ -32,7 +32,7 @@ use super::{
     layout::{DirLock, GRACE, Layout},
     manifests,
     pki::{AutoscalerPki, Pki},
-    ports::Ports,
+    ports::{PortReservations, Ports},
     process_supervisor::{Plan, ProcessSupervisor},
     procs::ProcessId,
     progress::Progress,
@@ -101,6 +101,7 @@ pub struct Cluster {
     nodes: Nodes,
     /// TCP proxies to kube-apiserver.
     _proxies: Vec<AbortOnDropHandle<()>>,
+    _reserved_ports: PortReservations,
     /// Released last: until then no other supervisor may use the folder.
     _lock: DirLock,
 }
@@ -139,7 +140,7 @@ impl Cluster {
     ) -> anyhow::Result<Self> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
         let further = distinct(&options.listen_addresses);
-        let ports = Ports::choose(options.port, state.ports, &further)?;
+        let (ports, reserved_ports) = Ports::choose(options.port, state.ports, &further)?;
         let proxies = tcp_proxy::open_all(&further, ports.apiserver)?;
         let forget_real_node = state.network.is_some() && programs.is_none();
         let id = real_node::id_of(layout.dir());
@@ -201,6 +202,7 @@ impl Cluster {
             forget_real_node,
             nodes: options.nodes,
             _proxies: proxies,
+            _reserved_ports: reserved_ports,
             _lock: lock,
         })
     }

@@ -102,7 +102,7 @@ fn the_operator_says_why_it_cannot_work() {
         path.to_str().unwrap().to_owned()
     };
     let stranger =
-        write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n    client-key-data:"));
+        write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n      client-key-data:"));
     let port = CLUSTER.state()["ports"]["apiserver"].to_string();
     let nobody_there = write("nobody", &kubeconfig.replace(&port, "1"));
     let broken = write("broken", "{");

@@ -75,7 +75,7 @@ impl Person {
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}", self.user, std::process::id()));
         fs::write(
             &own,
-            admin.replace("client-key-data:", &format!("as: {}\n    client-key-data:", self.user)),
+            admin.replace("client-key-data:", &format!("as: {}\n      client-key-data:", self.user)),
         )
         .unwrap();
         let doctor =
