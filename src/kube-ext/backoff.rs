@@ -1,4 +1,4 @@
-//! Exponential backoff between retries, the one of this project.
+//! Exponential backoff between retries, for all crates but the planner, which has a pure one: this crate brings a runtime.
 //!
 //! A loop owns a [`Backoff`] and sleeps for [`Backoff::wait`] after each failure; [`utils::Backoff::reset`]
 //! follows a success. State that counts its own failures, per key or per object, calls [`Backoff::after`] or

@@ -1,4 +1,4 @@
-//! Exponential backoff, the one of this crate. State and time are the caller's.
+//! Exponential backoff of decisions, without randomness; `kube_ext::backoff` serves the loops around them. State and time are the caller's.
 
 use std::time::Duration;
 

@@ -145,7 +145,7 @@ pub(super) fn refusal(csr: &CertificateSigningRequest, now: Timestamp) -> Option
     let condition = |r#type: &str| status.conditions.iter().flatten().find(|c| c.type_ == r#type);
     for (r#type, what, advice) in [
         ("Denied", "denied", "the approver compares it with the Node: delete the pod to begin anew"),
-        ("Failed", "the signer failed", "look at the logs of kube-controller-manager"),
+        ("Failed", "the signer failed", "read the logs of kube-controller-manager"),
     ] {
         if let Some(c) = condition(r#type) {
             let text = |text: &Option<String>| text.clone().unwrap_or_default();

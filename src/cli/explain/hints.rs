@@ -7,7 +7,7 @@ pub(crate) fn hint(reason: &str) -> Option<&'static str> {
         "Paused" => "To go on: `kube-node rollout resume NODESET`.",
         "Pinned" => "To follow the class again: `kube-node rollout undo NODESET --to-latest`.",
         "ProgressDeadlineExceeded" => {
-            "Look at the new nodes; then go back with `kube-node rollout undo NODESET` or on with `kube-node rollout resume NODESET`."
+            "Check the new nodes; then go back with `kube-node rollout undo NODESET` or on with `kube-node rollout resume NODESET`."
         }
         "DrainBlocked" | "PodDisruptionBudget" => {
             "Raise the budget's maxUnavailable or the workload's replicas, delete the pod, or set spec.drain.timeout."
@@ -19,17 +19,13 @@ pub(crate) fn hint(reason: &str) -> Option<&'static str> {
             "Set spec.drain.deleteEmptyDirData to true, delete the pod, or set spec.drain.timeout."
         }
         "UnmanagedPod" => "Set spec.drain.unmanagedPods to Evict, delete the pod, or set spec.drain.timeout.",
-        "EvictionRefused" => {
-            "Look at what refuses evictions, such as an admission webhook, or delete the pod."
-        }
-        "VolumesAttached" => {
-            "Look at kube-controller-manager, which detaches volumes, and at the storage driver."
-        }
+        "EvictionRefused" => "Find what refuses evictions, such as an admission webhook, or delete the pod.",
+        "VolumesAttached" => "Check kube-controller-manager, which detaches volumes, and the storage driver.",
         "BackOff" => {
-            "Look at the conditions of the nodes that do not start: `kubectl describe nodes -l kube-node.io/nodeset=NODESET`."
+            "Read the conditions of the nodes that do not start: `kubectl describe nodes -l kube-node.io/nodeset=NODESET`."
         }
         "TooManySick" => {
-            "Look at what the unhealthy nodes have in common; spec.remediation.maxUnhealthy says how many may be replaced."
+            "Find what the unhealthy nodes have in common; spec.remediation.maxUnhealthy says how many may be replaced."
         }
         "RepairLimit" => "To repair more at once, raise spec.remediation.maxInFlight.",
         "Budget" | "WaitingForBudget" => {

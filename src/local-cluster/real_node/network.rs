@@ -151,11 +151,8 @@ fn turn() -> anyhow::Result<UnixListener> {
 
 /// Destinations of this machine's routes, its own addresses included.
 fn taken() -> anyhow::Result<Vec<Ipv4Net>> {
-    let shown = run(
-        &["ip", "-json", "-4", "route", "show", "table", "all"],
-        "look at the routes of this machine",
-        "",
-    )?;
+    let shown =
+        run(&["ip", "-json", "-4", "route", "show", "table", "all"], "check the routes of this machine", "")?;
     parse_routes(&shown).context("cannot understand what ip says of the routes of this machine")
 }
 

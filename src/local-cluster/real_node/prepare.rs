@@ -139,7 +139,7 @@ fn has_capability(status: &str, bit: u64) -> bool {
 /// Returns true if the folder is on an overlay, as in a container without a volume. An overlay cannot lie on
 /// another one.
 fn is_overlay(dir: &Path) -> anyhow::Result<bool> {
-    let stat = statfs(dir).context("cannot look at the file system of the data folder")?;
+    let stat = statfs(dir).context("cannot read the file system of the data folder")?;
     Ok(stat.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }
 

@@ -165,7 +165,10 @@ impl RecordedEvents {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+    use std::{
+        future::pending,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     use http::{Request, Response};
     use kube::client::Body;

@@ -44,12 +44,17 @@ impl ReconcileError {
         }
     }
 
+    /// Returns true if the object that is reconciled is gone. What else is missing, such as the namespace of the
+    /// revisions, sends no event of this object when it is there again: that reconciliation has to be retried.
+    pub(super) fn is_of_a_deleted_object(&self) -> bool {
+        matches!(self, Self::Api(error) if error.is_not_found())
+    }
+
     fn action(self) -> Action {
         match self {
             // Its event enqueues the key, the requeue only makes sure.
             error if error.call().is_some_and(ApiError::is_conflict) => Action::RequeueAfter(CONFLICT_RETRY),
-            // The object is gone.
-            error if error.call().is_some_and(ApiError::is_not_found) => Action::AwaitChange,
+            error if error.is_of_a_deleted_object() => Action::AwaitChange,
             Self::Provider(error) => {
                 debug!(error = chain(&error), "provider");
                 error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
@@ -92,5 +97,27 @@ impl Context {
             }
         })
         .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_the_object_itself_may_be_gone_without_a_retry() {
+        let refused = |code| ApiError::Refused {
+            action: "write".to_owned(),
+            status: Box::new(Status::default().with_code(code)),
+        };
+        let of_revisions = |code| ReconcileError::from(RevisionsError::from(refused(code)));
+        assert_eq!(ReconcileError::from(refused(404)).action(), Action::AwaitChange);
+        assert_eq!(of_revisions(404).action(), Action::Failed);
+        for error in [ReconcileError::from(refused(409)), of_revisions(409)] {
+            assert_eq!(error.action(), Action::RequeueAfter(CONFLICT_RETRY));
+        }
+        assert_eq!(ReconcileError::from(refused(403)).action(), Action::Failed);
     }
 }

@@ -63,7 +63,8 @@ impl NodeSetController {
             let result = this.reconcile(&name).await;
             this.settle_pod_cidrs();
             if let Err(error) = &result
-                && !error.call().is_some_and(|error| error.is_conflict() || error.is_not_found())
+                && !error.call().is_some_and(ApiError::is_conflict)
+                && !error.is_of_a_deleted_object()
                 && let Some(set) = this.context.sets.get(&name)
             {
                 let (on, events) = (set.object_ref(&()), &this.context.events);
