@@ -1,4 +1,5 @@
-//! Exponential backoff between retries, for all crates but the planner, which has a pure one: this crate brings a runtime.
+//! Exponential backoff between retries, for all crates but the planner: its own one is pure, and this crate
+//! brings a runtime.
 //!
 //! A loop owns a [`Backoff`] and sleeps for [`Backoff::wait`] after each failure; [`utils::Backoff::reset`]
 //! follows a success. State that counts its own failures, per key or per object, calls [`Backoff::after`] or

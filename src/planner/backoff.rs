@@ -1,4 +1,5 @@
-//! Exponential backoff of decisions, without randomness; `kube_ext::backoff` serves the loops around them. State and time are the caller's.
+//! Exponential backoff of decisions, without randomness; `kube_ext::backoff` serves the loops around them.
+//! State and time are the caller's.
 
 use std::time::Duration;
 
