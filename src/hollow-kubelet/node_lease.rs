@@ -45,13 +45,21 @@ pub struct NodeLease {
 
 #[derive(Clone, Debug, Default)]
 enum Known {
-    /// The server has no Lease.
+    /// The server has no Lease, since the machine is new.
     #[default]
     Absent,
+    /// The server has no Lease, although the machine has worked before: the Node's grace period is running out.
+    Lost,
     /// The server has a Lease of unknown version: by an earlier process, or by a write whose answer was lost.
     Present,
     /// The server has this version. `bare`: the server keeps no `managedFields` of it any more.
     Version { version: Box<str>, bare: bool },
+}
+
+impl Known {
+    const fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent | Self::Lost)
+    }
 }
 
 impl NodeLease {
@@ -133,7 +141,7 @@ impl NodeLease {
     /// it may have waited long already.
     fn priority(&self) -> Priority {
         match (self.renewed, &self.known) {
-            (None, Known::Absent) => Priority::Lease,
+            (_, Known::Absent) => Priority::Lease,
             (Some(_), _) if !self.failed => Priority::Renewal,
             _ => Priority::Prompt,
         }
@@ -153,7 +161,7 @@ impl NodeLease {
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         let own = format!("{all}/{node}");
         let (method, path, version, empty_fields) = match &self.known {
-            Known::Absent => (Method::POST, all, None, false),
+            Known::Absent | Known::Lost => (Method::POST, all, None, false),
             Known::Present => {
                 let body = Body::MergePatch(take_over(node, uid, &labels, now));
                 return Request { method: Method::PATCH, path: own, body };
@@ -196,23 +204,22 @@ impl NodeLease {
         match answer {
             Ok(version) => {
                 self.renewed = Some(sent);
-                self.known =
-                    Known::Version { version: version.into(), bare: !matches!(before, Known::Absent) };
+                self.known = Known::Version { version: version.into(), bare: !before.is_absent() };
                 false
             }
             Err(error) => {
                 self.known = match error.code() {
-                    Some(404) => Known::Absent,
+                    Some(404) if !matches!(before, Known::Absent) => Known::Lost,
                     // Created or changed by a write whose answer was lost, or by an earlier process.
                     Some(409) => Known::Present,
                     _ => before.clone(),
                 };
                 // A POST without a namespace and a conflicting patch gain nothing from an immediate retry.
-                matches!(
-                    (error.code(), before),
-                    (Some(404), Known::Present | Known::Version { .. })
-                        | (Some(409), Known::Absent | Known::Version { .. })
-                )
+                match error.code() {
+                    Some(404) => !before.is_absent(),
+                    Some(409) => !matches!(before, Known::Present),
+                    _ => false,
+                }
             }
         }
     }
@@ -303,7 +310,7 @@ mod tests {
         let mut lease = NodeLease::taken_over(None);
         assert_eq!(lease.priority(), Priority::Prompt);
         lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH);
-        assert_eq!(lease.priority(), Priority::Lease);
+        assert_eq!(lease.priority(), Priority::Prompt, "nobody has renewed for a Node that has been Ready");
         assert_eq!(NodeLease::taken_over(Some(Timestamp::UNIX_EPOCH)).priority(), Priority::Renewal);
     }
 

@@ -8,15 +8,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{scale, set_of};
 use kube_node_testing::{
-    Fixture, LONG, TemporaryCluster, eventually,
+    Fixture, LONG, TemporaryCluster,
     history::{RecordedHistory, leased},
     operator::{OperatorIdentity, OperatorProcess},
 };
 
 const KILLS: usize = 20;
 const NODES: usize = 200;
-/// How long each of them leads before its part of the scale-up begins.
-const REIGN: Duration = Duration::from_millis(1_500);
 /// Chooses the moments of the kills.
 const SEED: u64 = 20_261_121;
 /// An election that takes its turns faster than usual, so that so many kills take a minute.
@@ -45,9 +43,10 @@ impl Operators<'_> {
         ));
     }
 
-    /// Takes the one out that leads. On a machine that is very busy one may lose its Lease; it ends, as it should, and another
-    /// one comes in its place.
-    async fn leader(&mut self) -> OperatorProcess {
+    /// Takes the leader out once it runs `machines` machines or more: a process that dies before it has taken over adds nothing to
+    /// its predecessor's death. On a very busy machine an operator may lose its Lease; it ends, as it should, and another one is
+    /// started in its place.
+    async fn leader(&mut self, machines: usize) -> OperatorProcess {
         let until = Instant::now() + LONG;
         loop {
             let lost: Vec<usize> = (0..self.running.len())
@@ -60,10 +59,14 @@ impl Operators<'_> {
                 println!("{} lost its Lease", lost.name);
                 self.start();
             }
-            if let Some(index) = self.running.iter().position(OperatorProcess::leads_now) {
+            let has_taken_over = |operator: &OperatorProcess| {
+                operator.leads_now()
+                    && operator.metric("kube_node_hollow_machines").is_some_and(|count| count >= machines)
+            };
+            if let Some(index) = self.running.iter().position(has_taken_over) {
                 return self.running.remove(index);
             }
-            assert!(Instant::now() < until, "nobody leads");
+            assert!(Instant::now() < until, "nobody leads with {machines} machines");
             sleep(Duration::from_millis(100)).await;
         }
     }
@@ -87,8 +90,7 @@ pub async fn twenty_during_a_scale_up(
     before.ends_in_good_order().await;
     let begin = Instant::now();
     for kill in 1..=KILLS {
-        let mut leader = operators.leader().await;
-        sleep(REIGN).await;
+        let mut leader = operators.leader(history.born() + others).await;
         scale(&own, NODES * kill / KILLS).await;
         let offset = Duration::from_millis(random.random_range(0..500));
         sleep(offset).await;
@@ -103,11 +105,6 @@ pub async fn twenty_during_a_scale_up(
     old_history.shows_nothing_but(others).await;
 
     leased(&own.client, LONG).await;
-    eventually("as many machines as Nodes", LONG, async || {
-        let leader = operators.leader().await;
-        let machines = leader.metric("kube_node_hollow_machines");
-        operators.running.push(leader);
-        (machines? == NODES + others).then_some(())
-    })
-    .await;
+    let leader = operators.leader(NODES + others).await;
+    assert_eq!(leader.metric("kube_node_hollow_machines"), Some(NODES + others), "as many machines as Nodes");
 }
