@@ -1,13 +1,11 @@
 //! Serving certificate of the process, for the kubelets of all its machines: from files, or self-signed, as
 //! in a kubelet without a configured certificate.
 
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::{net::IpAddr, path::PathBuf};
 
+use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
-use kube_ext::tls::{Pem, TlsError};
+use kube_ext::tls::Pem;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
 use time::{Duration, OffsetDateTime};
 
@@ -18,56 +16,40 @@ const BACKDATE: Duration = Duration::hours(1);
 /// Age at which a self-signed certificate is replaced.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_hours(300 * 24);
 
-/// Reason for which there is no certificate.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    /// The files cannot be used.
-    #[error(transparent)]
-    Files(#[from] TlsError),
-    /// A certificate could not be created.
-    #[error("cannot make a certificate")]
-    Make(#[from] rcgen::Error),
-}
-
 /// Source of the certificate.
-pub enum CertificateSource {
-    /// `tls.crt` and `tls.key` of a folder.
-    Folder(PathBuf),
-    /// Self-signed certificate for this address.
-    Own {
-        /// Address in the certificate.
-        address: IpAddr,
-        /// Last certificate, its key, and the time of its creation.
-        made: Option<(Pem, Pem, Timestamp)>,
-    },
+pub struct CertificateSource {
+    /// Folder of `tls.crt` and `tls.key`; None for a self-signed certificate.
+    folder: Option<PathBuf>,
+    /// Address in a self-signed certificate.
+    address: IpAddr,
+    /// Last self-signed certificate, its key, and the time of its creation.
+    self_signed: Option<(Pem, Pem, Timestamp)>,
 }
 
 impl CertificateSource {
     /// Creates the source: a folder, or self-signed certificates.
-    #[must_use]
-    pub fn new(folder: Option<&Path>, address: IpAddr) -> Self {
-        folder.map_or(Self::Own { address, made: None }, |folder| Self::Folder(folder.to_owned()))
+    pub const fn new(folder: Option<PathBuf>, address: IpAddr) -> Self {
+        Self { folder, address, self_signed: None }
     }
 
     /// Current certificate and its key.
-    pub fn take(&mut self, now: Timestamp) -> Result<(Pem, Pem), CertificateError> {
-        match self {
-            Self::Folder(folder) => {
-                Ok((Pem::read(&folder.join("tls.crt"))?, Pem::read(&folder.join("tls.key"))?))
-            }
-            Self::Own { made: Some((cert, key, at)), .. } if now.duration_since(*at) < RENEW_AFTER => {
-                Ok((cert.clone(), key.clone()))
-            }
-            Self::Own { address, made } => {
-                let (cert, key) = make(*address)?;
-                *made = Some((cert.clone(), key.clone(), now));
-                Ok((cert, key))
-            }
+    pub fn take(&mut self, now: Timestamp) -> anyhow::Result<(Pem, Pem)> {
+        if let Some(folder) = &self.folder {
+            return Ok((Pem::read(&folder.join("tls.crt"))?, Pem::read(&folder.join("tls.key"))?));
         }
+        self.self_signed.take_if(|(.., created)| now.duration_since(*created) >= RENEW_AFTER);
+        let (cert, key, _) = match &mut self.self_signed {
+            Some(current) => current,
+            none => {
+                let (cert, key) = self_signed(self.address).context("cannot make a certificate")?;
+                none.insert((cert, key, now))
+            }
+        };
+        Ok((cert.clone(), key.clone()))
     }
 }
 
-fn make(address: IpAddr) -> Result<(Pem, Pem), rcgen::Error> {
+fn self_signed(address: IpAddr) -> Result<(Pem, Pem), rcgen::Error> {
     let mut params = CertificateParams::default();
     let now = OffsetDateTime::now_utc();
     (params.not_before, params.not_after) = (now - BACKDATE, now + LIFETIME);
@@ -78,9 +60,9 @@ fn make(address: IpAddr) -> Result<(Pem, Pem), rcgen::Error> {
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate()?;
     let cert = params.self_signed(&key)?;
-    let own =
+    let pem =
         |what: &str, text: String| Pem { path: format!("the {what} made here").into(), text: text.into() };
-    Ok((own("certificate", cert.pem()), own("key", key.serialize_pem())))
+    Ok((pem("certificate", cert.pem()), pem("key", key.serialize_pem())))
 }
 
 #[cfg(test)]
@@ -99,8 +81,7 @@ mod tests {
         Certificates::load(&material, now).unwrap();
         let later = now + SignedDuration::from_hours(301 * 24);
         assert_ne!(source.take(later).unwrap().0.text, cert.text);
-        let missing =
-            CertificateSource::new(Some(Path::new("/nowhere")), "10.0.0.7".parse().unwrap()).take(now);
+        let missing = CertificateSource::new(Some("/nowhere".into()), "10.0.0.7".parse().unwrap()).take(now);
         assert!(missing.unwrap_err().to_string().contains("/nowhere/tls.crt"));
     }
 }

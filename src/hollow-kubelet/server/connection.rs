@@ -25,7 +25,7 @@ use super::{
     Server,
     access::CertificateUser,
     connection_slots::ConnectionSlot,
-    router::{Endpoint, METHOD_NOT_ALLOWED},
+    router::{self, METHOD_NOT_ALLOWED},
 };
 use crate::served_machine::ServedMachine;
 
@@ -129,10 +129,10 @@ impl Connection {
         let Some(machine) = self.server.machines.get(&self.machine) else {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the machine is silent"));
         };
-        let endpoint = Endpoint::of(request.uri().path());
-        let mut response = self.answer(machine, &endpoint, request.map(Body::new)).await;
+        let (endpoint, subresources) = router::endpoint(request.uri().path());
+        let mut response = self.answer(machine, subresources, request.map(Body::new)).await;
         let status = response.status();
-        self.server.metrics.answered(endpoint.name, status.as_u16());
+        self.server.metrics.answered(endpoint, status.as_u16());
         let headers = response.headers_mut();
         if status == StatusCode::SWITCHING_PROTOCOLS {
             // The router sets one for any body that is empty.
@@ -146,18 +146,18 @@ impl Connection {
         Ok(response)
     }
 
-    /// Routes a request of an authorized client, whom that admits.
+    /// Routes a request of an authorized client. The first one admits the client.
     async fn answer(
         &self,
         machine: ServedMachine,
-        endpoint: &Endpoint,
+        subresources: &[&str],
         mut request: Request<Body>,
     ) -> Response<Body> {
         let now = Timestamp::now();
         let user = self.user.as_ref().filter(|user| now <= user.until).map(|user| &user.user);
         let credentials = (user, bearer(request.headers()));
-        let asked = (request.method(), endpoint.subresources);
-        let checked = self.server.access.check(&machine.node, asked, credentials, self.address).await;
+        let permission = (request.method(), subresources);
+        let checked = self.server.access.check(&machine.node, permission, credentials, self.address).await;
         if let Err(refusal) = checked {
             return refusal.into_response();
         }

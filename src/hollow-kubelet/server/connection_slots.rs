@@ -39,7 +39,6 @@ impl Default for ConnectionSlots {
 
 impl ConnectionSlots {
     /// Slot for a new connection. If none is left, another client that is not admitted loses its slot.
-    #[must_use]
     pub fn take(&self, address: IpAddr) -> ConnectionSlot {
         let unadmitted = self.unadmitted.admit(Some(address));
         ConnectionSlot {
@@ -51,7 +50,6 @@ impl ConnectionSlots {
     }
 
     /// Returns true if connections should end with their answers, so that no idle one takes a slot.
-    #[must_use]
     pub fn are_scarce(&self) -> bool {
         self.admitted.available_permits() < ADMITTED / 2
     }
@@ -81,7 +79,6 @@ impl ConnectionSlot {
     }
 
     /// Returns true if the client was admitted.
-    #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.permit.get().is_some()
     }

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use axum::extract::Request;
-use axum::response::Response;
+use axum::{extract::Request, response::Response};
+use futures::future::OptionFuture;
 use http::StatusCode;
 use jiff::Timestamp;
 use kube_node_cache::PodView;
@@ -20,12 +20,11 @@ use super::{
     logs::LogOptions,
     query::Query,
     shell::{self, Environment, Terminal},
-    spdy,
-    streams::Sink,
+    spdy::{self, Sink, Source},
     upgrade,
 };
 use crate::{
-    pod::output::{Output, Run, container},
+    pod::output::{Found, Output, Run, container},
     served_machine::ServedMachine,
 };
 
@@ -51,10 +50,8 @@ enum Session {
         environment: Environment,
         command: Vec<String>,
     },
-    Attach {
-        /// Log of the container from now on.
-        log: Option<Box<LogFollower>>,
-    },
+    /// Log of the container from now on.
+    Attach(Box<LogFollower>),
 }
 
 /// Streams that a client requests.
@@ -80,6 +77,14 @@ impl RequestedStreams {
     }
 }
 
+/// A container of a pod and its current run, or the refusal of a kubelet if it does not run.
+fn running<'a>(pod: &'a PodView, name: &str) -> Result<(Found<'a>, Run), Refusal> {
+    let found = container(pod, name);
+    let run = found.and_then(|found| Run::current(found.view?));
+    let message = || format!("container not found ({name:?})");
+    found.zip(run).ok_or_else(|| (StatusCode::INTERNAL_SERVER_ERROR, message()))
+}
+
 /// Answers a request for streams of a running container.
 pub fn answer(
     shutdown: &CancellationToken,
@@ -89,32 +94,41 @@ pub fn answer(
     kind: SessionKind,
     request: Request,
 ) -> Result<Response, Refusal> {
+    let (container, run) = running(pod, name)?;
     let query = Query::of(request.uri());
     let requested = RequestedStreams::of(&query).ok_or_else(|| {
         (StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr".to_owned())
     })?;
     let session = match kind {
         SessionKind::Exec => Session::Exec {
-            environment: environment(machine, pod, name),
+            environment: environment(machine, pod, &container),
             command: query.all("command").map(ToOwned::to_owned).collect(),
         },
-        SessionKind::Attach => Session::Attach { log: log(machine, pod, name).map(Box::new) },
+        SessionKind::Attach => {
+            let options = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };
+            let log = LogFollower::new(machine, pod, &container, run, options, Timestamp::now());
+            Session::Attach(Box::new(log))
+        }
     };
     Ok(upgrade::spdy(shutdown, request, PROTOCOL, move |streams| session.serve(requested, streams)))
 }
 
-/// Runs a command without streams; returns its output and its exit code.
-pub async fn run(machine: &ServedMachine, pod: &PodView, name: &str, command: Vec<String>) -> (Vec<u8>, i32) {
-    let mut terminal = Terminal { kept: Some(Vec::new()), ..Terminal::default() };
-    let environment = environment(machine, pod, name);
+/// Runs a command without streams in a running container; returns its output and its exit code.
+pub async fn run(
+    machine: &ServedMachine,
+    pod: &PodView,
+    name: &str,
+    command: Vec<String>,
+) -> Result<(Vec<u8>, i32), Refusal> {
+    let (container, _) = running(pod, name)?;
+    let mut terminal = Terminal { captured: Some(Vec::new()), ..Terminal::default() };
+    let environment = environment(machine, pod, &container);
     let code = timeout(RUN_LIMIT, shell::run(&environment, &mut terminal, &command)).await;
-    (terminal.kept.unwrap_or_default(), code.unwrap_or(i32::from(u8::MAX)))
+    Ok((terminal.captured.unwrap_or_default(), code.unwrap_or(i32::from(u8::MAX))))
 }
 
 /// Environment of commands in a container.
-fn environment(machine: &ServedMachine, pod: &PodView, name: &str) -> Environment {
-    let output = container(pod, name)
-        .map(|found| Output::of(&pod.spec, found.spec, found.role, &machine.settings.containers));
+fn environment(machine: &ServedMachine, pod: &PodView, container: &Found<'_>) -> Environment {
     let hostname: &str = if pod.spec.host_network { &machine.node } else { &pod.name };
     let variables = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -125,16 +139,9 @@ fn environment(machine: &ServedMachine, pod: &PodView, name: &str) -> Environmen
     Environment {
         hostname: hostname.to_owned(),
         variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        exit_code: output.map_or(0, |output| output.exec_exit_code),
+        exit_code: Output::of(&pod.spec, container.spec, container.role, &machine.settings.containers)
+            .exec_exit_code,
     }
-}
-
-/// Log of a container from now on.
-fn log(machine: &ServedMachine, pod: &PodView, name: &str) -> Option<LogFollower> {
-    let found = container(pod, name)?;
-    let run = Run::current(found.view?)?;
-    let options = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };
-    Some(LogFollower::new(machine, pod, &found, run, options, Timestamp::now()))
 }
 
 impl Session {
@@ -145,7 +152,7 @@ impl Session {
         let out = [terminal.stdout.clone(), terminal.stderr.clone()];
         let code = match self {
             Self::Exec { environment, command } => shell::run(&environment, &mut terminal, &command).await,
-            Self::Attach { log } => {
+            Self::Attach(log) => {
                 attach(log, terminal).await;
                 0
             }
@@ -158,27 +165,14 @@ impl Session {
 }
 
 /// Sends a container's log, and echoes the client's input, until the log ends.
-async fn attach(log: Option<Box<LogFollower>>, terminal: Terminal) {
-    let Terminal { stdin, stdout, .. } = terminal;
-    let echo = async {
-        if let (Some(mut stdin), Some(stdout)) = (stdin, &stdout) {
-            while let Some(part) = stdin.recv().await {
-                stdout.send(part).await;
-            }
+async fn attach(mut log: Box<LogFollower>, Terminal { mut stdin, stdout, .. }: Terminal) {
+    while let Some(part) = tokio::select! {
+        part = log.chunk() => part,
+        Some(part @ Some(_)) = OptionFuture::from(stdin.as_mut().map(Source::recv)) => part,
+    } {
+        if let Some(stdout) = &stdout {
+            stdout.send(part).await;
         }
-        std::future::pending::<()>().await;
-    };
-    let follow = async {
-        let Some(mut log) = log else { return };
-        while let Some(part) = log.chunk().await {
-            if let Some(stdout) = &stdout {
-                stdout.send(part).await;
-            }
-        }
-    };
-    tokio::select! {
-        () = follow => {}
-        () = echo => {}
     }
 }
 
@@ -190,11 +184,11 @@ async fn collect(
     let mut terminal = Terminal { tty: requested.tty, ..Terminal::default() };
     let (mut error, mut has_resize) = (None, false);
     loop {
-        let is_there = terminal.stdin.is_some() == requested.stdin
+        let is_complete = terminal.stdin.is_some() == requested.stdin
             && terminal.stdout.is_some() == requested.stdout
             && terminal.stderr.is_some() == requested.stderr
             && has_resize == requested.tty;
-        if is_there && let Some(error) = error {
+        if is_complete && let Some(error) = error {
             return Some((terminal, error));
         }
         let stream = opened.recv().await?;

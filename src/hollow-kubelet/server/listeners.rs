@@ -133,7 +133,6 @@ impl ListenerPool {
     }
 
     /// Address of all listeners.
-    #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
     }

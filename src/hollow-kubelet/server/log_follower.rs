@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::{Stream, stream};
 use jiff::Timestamp;
 use kube_node_cache::{Cache, PodView};
+use kube_node_planner::time;
 use tokio::time::sleep;
 
 use super::logs::{Lines, LogOptions};
@@ -71,12 +72,9 @@ impl LogFollower {
         stream::unfold(self, async |mut follower| Some((Ok(follower.chunk().await?), follower)))
     }
 
-    /// Next chunk; None at the end.
+    /// Next chunk; None at the end. Cancel-safe: only a finished chunk advances the log.
     pub async fn chunk(&mut self) -> Option<Bytes> {
-        loop {
-            if self.left == Some(0) {
-                return None;
-            }
+        while self.left != Some(0) {
             if self.next < self.end {
                 return Some(self.take());
             }
@@ -85,15 +83,11 @@ impl LogFollower {
             }
             self.refresh();
             if self.next >= self.end && !self.is_over {
-                let until = self.lines.time(self.next).duration_since(Timestamp::now());
-                sleep(
-                    Duration::try_from(until)
-                        .unwrap_or_default()
-                        .clamp(Duration::from_millis(5), CHECK_INTERVAL),
-                )
-                .await;
+                let wait = time::passed(Timestamp::now(), self.lines.time(self.next));
+                sleep(wait.clamp(Duration::from_millis(5), CHECK_INTERVAL)).await;
             }
         }
+        None
     }
 
     fn take(&mut self) -> Bytes {

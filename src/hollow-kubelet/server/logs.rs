@@ -3,13 +3,15 @@
 
 use std::{ops::Range, time::Duration};
 
+use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
+use kube_node_planner::time;
 
 use super::query::Query;
 use crate::pod::output::{Output, Run};
 
 /// Size of the available log, in bytes: the size at which a kubelet begins another file.
-const KEPT: u64 = 10 << 20;
+const AVAILABLE: u64 = 10 << 20;
 
 /// Log options of a request: the fields of `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,58 +30,46 @@ pub struct LogOptions {
     pub limit: Option<u64>,
 }
 
-/// Reason for which a kubelet refuses a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueryError {
-    /// A value cannot be decoded.
-    Undecodable,
-    /// A value is not allowed.
-    Invalid,
-}
+/// Response of a kubelet to a value that cannot be decoded.
+const UNDECODABLE: (StatusCode, &str) =
+    (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#);
+/// Response of a kubelet to a value that is not allowed.
+const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#);
 
 impl LogOptions {
     /// Parses a query as a kubelet does: the first value of each key counts.
-    pub fn read(query: &Query<'_>, now: Timestamp) -> Result<Self, QueryError> {
-        let yes =
+    pub fn read(query: &Query<'_>, now: Timestamp) -> Result<Self, (StatusCode, &'static str)> {
+        let flag =
             |key| query.first(key).is_some_and(|text| text != "0" && !text.eq_ignore_ascii_case("false"));
-        let number = |text: Option<&str>, least: i64| match text.map(str::parse) {
-            None => Ok(None),
-            Some(Ok(number)) if number < least => Err(QueryError::Invalid),
-            Some(Ok(number)) => Ok(Some(number)),
-            Some(Err(_)) => Err(QueryError::Undecodable),
-        };
+        let number = |text: Option<&str>| text.map(str::parse::<i64>).transpose().map_err(|_| UNDECODABLE);
         // `tail` is the former name of `tailLines`.
         let tail = match query.first("tail") {
             None | Some("") => query.first("tailLines"),
             Some("all") => None,
             tail => tail,
         };
+        // All values are decoded before any is validated.
         let since_time: Option<Timestamp> = match query.first("sinceTime") {
             None | Some("") => None,
-            Some(time) => Some(time.parse().map_err(|_| QueryError::Undecodable)?),
+            Some(time) => Some(time.parse().map_err(|_| UNDECODABLE)?),
         };
-        // All values are decoded before any is validated.
-        let read =
-            [number(tail, 0), number(query.first("limitBytes"), 1), number(query.first("sinceSeconds"), 1)];
-        if read.contains(&Err(QueryError::Undecodable)) {
-            return Err(QueryError::Undecodable);
-        }
-        let [tail, limit, since_seconds] = read;
-        let (tail, limit, since_seconds) = (tail?, limit?, since_seconds?);
-        if since_seconds.is_some() && since_time.is_some()
+        let (tail, limit) = (number(tail)?, number(query.first("limitBytes"))?);
+        let since_seconds = number(query.first("sinceSeconds"))?;
+        if tail.is_some_and(|tail| tail < 0)
+            || limit.is_some_and(|limit| limit < 1)
+            || since_seconds.is_some_and(|seconds| seconds < 1 || since_time.is_some())
             || query.first("stream").is_some_and(|stream| !["", "All"].contains(&stream))
         {
-            return Err(QueryError::Invalid);
+            return Err(INVALID);
         }
         let ago = |seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok();
-        let size = |number: i64| u64::try_from(number).ok();
         Ok(Self {
-            follow: yes("follow"),
-            previous: yes("previous"),
-            timestamps: yes("timestamps"),
-            tail: tail.and_then(size),
+            follow: flag("follow"),
+            previous: flag("previous"),
+            timestamps: flag("timestamps"),
+            tail: tail.map(i64::unsigned_abs),
             since: since_seconds.map_or(since_time, ago),
-            limit: limit.and_then(size),
+            limit: limit.map(i64::unsigned_abs),
         })
     }
 }
@@ -98,7 +88,6 @@ pub struct Lines {
 
 impl Lines {
     /// Lines of a run of the container named `name`, such as `main of pod default/web`.
-    #[must_use]
     pub fn new(output: &Output<'_>, name: String, run: &Run) -> Self {
         Self {
             line: output.log_line.map(ToOwned::to_owned),
@@ -110,7 +99,6 @@ impl Lines {
     }
 
     /// Number of lines at `until`.
-    #[must_use]
     pub fn count(&self, until: Timestamp) -> u64 {
         match Duration::try_from(until.duration_since(self.began)) {
             Ok(ran) if self.started => {
@@ -121,36 +109,26 @@ impl Lines {
     }
 
     /// Time of a line.
-    #[must_use]
     pub fn time(&self, number: u64) -> Timestamp {
         let nanos = self.interval.as_nanos().saturating_mul(number.into());
-        let after = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.began.checked_add(after).unwrap_or(Timestamp::MAX)
+        time::after(self.began, Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
     /// Range of the lines requested, at `until`.
-    #[must_use]
     pub fn requested(&self, options: &LogOptions, until: Timestamp) -> Range<u64> {
         let count = self.count(until);
         let size = u64::try_from(self.text(count, false).len()).unwrap_or(u64::MAX).max(1);
-        let kept = count.saturating_sub(KEPT / size);
+        let available = count.saturating_sub(AVAILABLE / size);
         let last = options.tail.map_or(0, |tail| count.saturating_sub(tail));
-        let since = options.since.map_or(0, |since| self.first_at(since));
-        kept.max(last).max(since).min(count)..count
-    }
-
-    /// Number of the first line at this time or later.
-    fn first_at(&self, since: Timestamp) -> u64 {
-        match Duration::try_from(since.duration_since(self.began)) {
-            Ok(after) => {
-                u64::try_from(after.as_nanos().div_ceil(self.interval.as_nanos())).unwrap_or(u64::MAX)
-            }
-            Err(_) => 0,
-        }
+        // Number of the first line at this time or later.
+        let first_at = |since| {
+            let nanos = time::passed(self.began, since).as_nanos();
+            u64::try_from(nanos.div_ceil(self.interval.as_nanos())).unwrap_or(u64::MAX)
+        };
+        available.max(last).max(options.since.map_or(0, first_at)).min(count)..count
     }
 
     /// Text of a line, with its end.
-    #[must_use]
     pub fn text(&self, number: u64, timestamps: bool) -> String {
         let time = if timestamps { format!("{:.9} ", self.time(number)) } else { String::new() };
         match &self.line {
@@ -176,35 +154,35 @@ mod tests {
         Lines::new(&output, "main".to_owned(), &Run { began: at(1_000), ended: None, started: true })
     }
 
-    fn read(query: &[(&str, &str)]) -> Result<LogOptions, QueryError> {
+    fn read(query: &[(&str, &str)]) -> Result<LogOptions, (StatusCode, &'static str)> {
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         LogOptions::read(&Query::of(&format!("/?{query}").parse().unwrap()), at(1_100))
     }
 
     #[test]
     fn a_query_is_read_as_a_kubelet_does() {
-        let wanted =
+        let options =
             read(&[("follow", "true"), ("tailLines", "0"), ("sinceSeconds", "60"), ("limitBytes", "9")]);
-        let wanted = wanted.unwrap();
-        assert!(wanted.follow && !wanted.previous);
-        assert_eq!((wanted.tail, wanted.since, wanted.limit), (Some(0), Some(at(1_040)), Some(9)));
+        let options = options.unwrap();
+        assert!(options.follow && !options.previous);
+        assert_eq!((options.tail, options.since, options.limit), (Some(0), Some(at(1_040)), Some(9)));
         let time = read(&[("sinceTime", "1970-01-01T00:17:00Z")]).unwrap();
         assert_eq!(time.since, Some(at(1_020)));
         for (key, value, why) in [
-            ("tailLines", "-1", QueryError::Invalid),
-            ("limitBytes", "0", QueryError::Invalid),
-            ("sinceSeconds", "0", QueryError::Invalid),
-            ("stream", "Stderr", QueryError::Invalid),
-            ("tailLines", "some", QueryError::Undecodable),
-            ("tail", "some", QueryError::Undecodable),
-            ("limitBytes", "", QueryError::Undecodable),
-            ("sinceTime", "now", QueryError::Undecodable),
+            ("tailLines", "-1", INVALID),
+            ("limitBytes", "0", INVALID),
+            ("sinceSeconds", "0", INVALID),
+            ("stream", "Stderr", INVALID),
+            ("tailLines", "some", UNDECODABLE),
+            ("tail", "some", UNDECODABLE),
+            ("limitBytes", "", UNDECODABLE),
+            ("sinceTime", "now", UNDECODABLE),
         ] {
             assert_eq!(read(&[(key, value)]), Err(why), "{key}={value}");
         }
         let both = [("sinceSeconds", "5"), ("sinceTime", "1970-01-01T00:17:00Z")];
-        assert_eq!(read(&both), Err(QueryError::Invalid));
-        assert_eq!(read(&[("tailLines", "-1"), ("limitBytes", "x")]), Err(QueryError::Undecodable));
+        assert_eq!(read(&both), Err(INVALID));
+        assert_eq!(read(&[("tailLines", "-1"), ("limitBytes", "x")]), Err(UNDECODABLE));
         let tail = |query: &[_]| read(query).unwrap().tail;
         assert_eq!(tail(&[("tailLines", "3"), ("tail", "2")]), Some(2));
         assert_eq!(tail(&[("tailLines", "3"), ("tail", "all")]), None);
@@ -239,11 +217,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_is_there_than_is_kept(ran in 0..i64::from(u32::MAX), millis in 10..100_000_u64, tail: Option<u64>) {
+        fn no_more_is_there_than_is_available(ran in 0..i64::from(u32::MAX), millis in 10..100_000_u64, tail: Option<u64>) {
             let lines = lines(Duration::from_millis(millis));
             let now = at(1_000 + ran);
             let range = lines.requested(&LogOptions { tail, ..LogOptions::default() }, now);
-            prop_assert!((range.end - range.start) * 20 <= KEPT);
+            prop_assert!((range.end - range.start) * 20 <= AVAILABLE);
             prop_assert!(range.is_empty() || lines.time(range.end - 1) <= now);
             prop_assert!(now < lines.time(range.end));
         }

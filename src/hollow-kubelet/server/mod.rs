@@ -20,7 +20,6 @@ mod router;
 mod shell;
 mod spdy;
 mod stats;
-mod streams;
 mod upgrade;
 mod usage;
 
@@ -32,26 +31,25 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use kube_ext::{
-    call::{ApiError, call},
+    call::call,
     error::chain,
     log_once::LogOnce,
-    tls::{Certificates, ClientAuth, Pem, TlsError, TlsMaterial},
+    tls::{Certificates, ClientAuth, Pem, TlsMaterial},
 };
 use prometheus::Registry;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use self::listeners::{ListenerPool, Ports};
+pub(super) use self::listeners::ListenerPool;
+pub use self::listeners::Ports;
 use self::{
-    access::Access,
-    certificate::{CertificateError, CertificateSource},
-    connection_slots::ConnectionSlots,
-    metrics::Metrics,
+    access::Access, certificate::CertificateSource, connection_slots::ConnectionSlots, metrics::Metrics,
 };
 use super::served_machine::ServedMachines;
 
@@ -60,7 +58,7 @@ const REFRESH: Duration = Duration::from_mins(1);
 /// Refresh interval while one of them is missing.
 const RETRY: Duration = Duration::from_secs(5);
 /// ConfigMap in kube-system with the CA by which kube-apiserver authenticates its clients.
-const AUTHORITY: &str = "extension-apiserver-authentication";
+const CLIENT_CA: &str = "extension-apiserver-authentication";
 
 /// Options of the endpoints.
 #[derive(Clone, Debug)]
@@ -85,19 +83,6 @@ pub enum ServeError {
     /// A metric is registered twice: a mistake in the program.
     #[error("a metric cannot be registered")]
     Metrics(#[from] prometheus::Error),
-}
-
-/// Failure to refresh the certificates.
-#[derive(Debug, thiserror::Error)]
-enum RefreshError {
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    #[error(transparent)]
-    Call(#[from] ApiError),
-    #[error("the ConfigMap kube-system/{AUTHORITY} has no client-ca-file")]
-    NoAuthority,
 }
 
 /// The server of all machines of a process, to be run.
@@ -160,50 +145,49 @@ impl Server {
 
     /// Keeps certificates and the client CA up to date.
     async fn refresh(&self) {
-        let mut source = CertificateSource::new(self.options.tls_dir.as_deref(), self.options.address);
-        let (mut authority, mut failure) = (None, LogOnce::default());
+        let mut source = CertificateSource::new(self.options.tls_dir.clone(), self.options.address);
+        let (mut client_ca, mut failure) = (None, LogOnce::default());
         loop {
-            // A known client CA stays in use while the API server cannot be asked.
-            let asked = self.authority().await.map(|found| authority = Some(found));
-            let asked = asked.map_err(|error| ("ClientAuthority", error));
-            let renewed = self.renew(&mut source, authority.clone());
-            let renewed = renewed.map_err(|error| ("Certificates", error));
-            if let Ok(true) = renewed {
-                info!("certificates of kubelets were read");
-            }
-            let Err((reason, error)) = renewed.and(asked) else {
+            // A known client CA stays in use while the API server cannot be reached.
+            let read = self.client_ca().await.map(|ca| client_ca = Some(ca));
+            let renewed = self.renew(&mut source, client_ca.clone()).map_err(|error| ("Certificates", error));
+            let result = renewed.and(read.map_err(|error| ("ClientAuthority", error)));
+            let Err((reason, error)) = result else {
                 failure.ended();
                 sleep(REFRESH).await;
                 continue;
             };
-            let why = chain(&error);
-            if failure.is_new(&why) {
+            let message = chain(error.as_ref());
+            if failure.is_new(&message) {
                 self.metrics.failed(reason);
-                warn!(reason, "kubelets are served with what is known: {why}");
+                warn!(reason, "kubelets are served with what is known: {message}");
             }
             sleep(RETRY).await;
         }
     }
 
-    /// Reads the certificates; returns true if they have changed.
-    fn renew(&self, source: &mut CertificateSource, authority: Option<Pem>) -> Result<bool, RefreshError> {
+    /// Reads the certificates.
+    fn renew(&self, source: &mut CertificateSource, client_ca: Option<Pem>) -> anyhow::Result<()> {
         let now = Timestamp::now();
         let (cert, key) = source.take(now)?;
-        let material = TlsMaterial { cert, key, clients: ClientAuth::Any(authority), protocol: b"http/1.1" };
-        if let Some(certificates) = self.certificates.get() {
-            return Ok(certificates.reload(&material, now)?);
+        let material = TlsMaterial { cert, key, clients: ClientAuth::Any(client_ca), protocol: b"http/1.1" };
+        let has_changed = match self.certificates.get() {
+            Some(certificates) => certificates.reload(&material, now)?,
+            None => self.certificates.set(Certificates::load(&material, now)?).is_ok(),
+        };
+        if has_changed {
+            info!("certificates of kubelets were read");
         }
-        let certificates = Certificates::load(&material, now)?;
-        Ok(self.certificates.set(certificates).is_ok())
+        Ok(())
     }
 
     /// CA by which the API server authenticates its clients.
-    async fn authority(&self) -> Result<Pem, RefreshError> {
+    async fn client_ca(&self) -> anyhow::Result<Pem> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
-        let name = format!("the ConfigMap kube-system/{AUTHORITY}");
-        let map = call(format!("read {name}"), maps.get(AUTHORITY)).await?;
-        let text = map.data.and_then(|mut data| data.remove("client-ca-file"));
-        let text = text.ok_or(RefreshError::NoAuthority)?.into_bytes();
+        let name = format!("the ConfigMap kube-system/{CLIENT_CA}");
+        let map = call(format!("read {name}"), maps.get(CLIENT_CA)).await?;
+        let ca = map.data.and_then(|mut data| data.remove("client-ca-file"));
+        let text = ca.with_context(|| format!("{name} has no client-ca-file"))?.into_bytes();
         Ok(Pem { path: name.into(), text })
     }
 }

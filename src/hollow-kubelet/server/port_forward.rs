@@ -1,7 +1,7 @@
 //! Connections to ports of a pod (`port-forward`): each is two streams, one for data and one for errors.
 //! Every port serves a page that names the pod, its node and the port.
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::HashMap, convert::Infallible, num::NonZeroU16, time::Duration};
 
 use axum::{
     body::Body,
@@ -15,12 +15,13 @@ use kube_node_cache::PodView;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
+    task::JoinSet,
     time::{Instant, interval},
 };
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{access::Refusal, spdy, streams::Sink, upgrade};
+use super::{access::Refusal, spdy, upgrade};
 use crate::served_machine::ServedMachine;
 
 /// Protocol of the streams.
@@ -44,28 +45,15 @@ pub fn answer(
         let why = format!("unable to do port forwarding: pod is not running. Current status={phase}");
         return Err((StatusCode::INTERNAL_SERVER_ERROR, why));
     }
-    let page = Page { pod: format!("{}/{}", pod.namespace, pod.name), node: Arc::clone(&machine.node) };
-    Ok(upgrade::spdy(shutdown, request, PROTOCOL, |streams| join(streams, page)))
-}
-
-/// Page at each port of a pod.
-#[derive(Clone)]
-struct Page {
-    pod: String,
-    node: Arc<str>,
-}
-
-impl Page {
-    fn text(&self, port: u16) -> String {
-        format!("hollow pod {} on node {}, port {port}\n", self.pod, self.node)
-    }
+    let pod = format!("hollow pod {}/{} on node {}", pod.namespace, pod.name, machine.node);
+    Ok(upgrade::spdy(shutdown, request, PROTOCOL, |streams| join(streams, pod)))
 }
 
 /// Streams of a connection; one may still be missing.
 struct Pair {
     data: Option<spdy::Stream>,
     /// Error stream: the client sends nothing on it.
-    error: Option<Sink>,
+    error: Option<spdy::Sink>,
     since: Instant,
 }
 
@@ -81,10 +69,10 @@ impl Pair {
     }
 }
 
-/// Serves connections as their streams are opened, until no further stream can come.
-async fn join(mut streams: mpsc::Receiver<spdy::Stream>, page: Page) {
+/// Serves connections to `pod` as their streams are opened, until no further stream can come.
+async fn join(mut streams: mpsc::Receiver<spdy::Stream>, pod: String) {
     let mut pairs: HashMap<String, Pair> = HashMap::new();
-    let mut running = Vec::new();
+    let mut running = JoinSet::new();
     let mut check = interval(CHECK_INTERVAL);
     loop {
         let stream = tokio::select! {
@@ -99,24 +87,24 @@ async fn join(mut streams: mpsc::Receiver<spdy::Stream>, page: Page) {
             }
         };
         let Some(stream) = stream else { return };
-        running.retain(|task: &AbortOnDropHandle<()>| !task.is_finished());
+        while running.try_join_next().is_some() {}
         let Some(id) = stream.header("requestid").map(ToOwned::to_owned) else { continue };
         if pairs.len() + running.len() >= CONNECTIONS {
             refuse(&stream).await;
             continue;
         }
         let new = || Pair { data: None, error: None, since: Instant::now() };
-        let pair = pairs.entry(id.clone()).or_insert_with(new);
+        let mut pair = pairs.remove(&id).unwrap_or_else(new);
         match stream.header("streamtype") {
             Some("data") => pair.data = Some(stream),
             Some("error") => pair.error = Some(stream.sink),
-            _ => continue,
+            _ => {}
         }
-        let is_whole = pair.data.is_some() && pair.error.is_some();
-        if let Some(Pair { data: Some(data), error: Some(error), .. }) =
-            is_whole.then(|| pairs.remove(&id)).flatten()
-        {
-            running.push(AbortOnDropHandle::new(tokio::spawn(connect(data, error, page.clone()))));
+        match pair {
+            Pair { data: Some(data), error: Some(error), .. } => {
+                running.spawn(connect(data, error, pod.clone()));
+            }
+            pair => drop(pairs.insert(id, pair)),
         }
     }
 }
@@ -129,16 +117,14 @@ async fn refuse(stream: &spdy::Stream) {
 }
 
 /// Serves one connection.
-async fn connect(data: spdy::Stream, error: Sink, page: Page) {
-    let port = data.header("port").and_then(|port| port.parse().ok()).filter(|port| *port != 0);
-    let Some(port) = port else {
-        error.send("the stream names no port").await;
-        data.sink.finish().await;
-        error.finish().await;
-        return;
-    };
+async fn connect(data: spdy::Stream, error: spdy::Sink, pod: String) {
+    let port: Option<NonZeroU16> = data.header("port").and_then(|port| port.parse().ok());
     let sink = data.sink.clone();
-    serve(data.into_io(), page.text(port)).await;
+    if let Some(port) = port {
+        serve(data.into_io(), format!("{pod}, port {port}\n")).await;
+    } else {
+        error.send("the stream names no port").await;
+    }
     sink.finish().await;
     error.finish().await;
 }
@@ -162,43 +148,43 @@ async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, page: String) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         sync::Semaphore,
     };
 
-    use super::{
-        super::streams::{BUDGET, Feed, Out},
-        *,
-    };
+    use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_does_not_wait_for_its_other_one_for_good() {
         let (opened, streams) = mpsc::channel(1);
-        tokio::spawn(join(streams, Page { pod: "default/web".to_owned(), node: "n".into() }));
-        let (feed, source) = Feed::new(&Arc::new(Semaphore::new(BUDGET)));
-        let (to, mut said) = mpsc::channel(1);
+        tokio::spawn(join(streams, "hollow pod default/web on node n".to_owned()));
+        let (feed, source) = spdy::Feed::new(&Arc::new(Semaphore::new(spdy::BUDGET)));
+        let (to, mut sent) = mpsc::channel(1);
         let headers = [("streamtype", "data"), ("requestid", "1"), ("port", "80")];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        opened.send(spdy::Stream { headers, source, sink: Sink::new(1, to) }).await.unwrap();
+        opened.send(spdy::Stream { headers, source, sink: spdy::Sink::new(1, to) }).await.unwrap();
         let begun = Instant::now();
-        assert!(!feed.send(&vec![0; 2 * BUDGET]).await, "nobody reads it");
+        assert!(!feed.send(&vec![0; 2 * spdy::BUDGET]).await, "nobody reads it");
         assert!(begun.elapsed() < 2 * PAIR_LIMIT);
-        assert!(matches!(said.recv().await, Some(Out::Data { stream: 1, last: true, .. })));
+        let last_of_stream_1 = [0, 0, 0, 1, 1, 0, 0, 0];
+        assert_eq!(sent.recv().await.unwrap()[..], last_of_stream_1);
     }
 
     #[tokio::test]
-    async fn a_page_says_where_one_has_come_to() {
-        let page = Page { pod: "default/web".to_owned(), node: "n".into() };
+    async fn a_page_names_the_pod_and_the_port() {
+        let page = "hollow pod default/web on node n, port 8080\n".to_owned();
         let (mut near, far) = tokio::io::duplex(1 << 10);
-        let asked = async {
+        let request = async {
             near.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             near.shutdown().await.unwrap();
             let mut answer = String::new();
             near.read_to_string(&mut answer).await.unwrap();
             answer
         };
-        let ((), answer) = tokio::join!(serve(far, page.text(8080)), asked);
+        let ((), answer) = tokio::join!(serve(far, page), request);
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("port 8080\n"), "{answer}");
     }
 }

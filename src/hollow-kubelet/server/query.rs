@@ -10,7 +10,6 @@ pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
     /// Query of a URI.
-    #[must_use]
     pub fn of(uri: &'a Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).collect())
     }
@@ -21,13 +20,11 @@ impl<'a> Query<'a> {
     }
 
     /// First value of a key.
-    #[must_use]
     pub fn first(&self, key: &str) -> Option<&str> {
         self.all(key).next()
     }
 
     /// Returns true if a key is set to true, as the API server writes it.
-    #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.all(key).any(|value| ["1", "true"].contains(&value))
     }

@@ -23,7 +23,7 @@ use super::{
     access::Refusal,
     exec::{self, SessionKind},
     log_follower::LogFollower,
-    logs::{LogOptions, QueryError},
+    logs::LogOptions,
     port_forward,
     query::Query,
     stats::Stats,
@@ -45,42 +45,29 @@ pub const METHOD_NOT_ALLOWED: (StatusCode, &str) =
 
 type Machine = Extension<Arc<ServedMachine>>;
 
-/// Properties of a path that follow from its first segment.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Name in metrics.
-    pub name: &'static str,
-    /// Subresources of the Node, one of which must be granted, as in kubelet 1.36
-    /// (pkg/kubelet/server/auth.go).
-    pub subresources: &'static [&'static str],
-}
-
-impl Endpoint {
-    /// Endpoint of a path.
-    #[must_use]
-    pub fn of(path: &str) -> Self {
-        let path = path.strip_prefix('/').unwrap_or(path);
-        let (root, rest) = path.split_once('/').unwrap_or((path, ""));
-        let (name, subresources): (_, &[_]) = match root {
-            "pods" => ("pods", &["pods", "proxy"]),
-            "runningpods" => ("other", &["pods", "proxy"]),
-            "healthz" => ("healthz", &["healthz", "proxy"]),
-            "configz" => ("other", &["configz", "proxy"]),
-            "flagz" => ("other", &["configz"]),
-            "stats" => ("stats-summary", &["stats"]),
-            "metrics" if rest == "resource" => ("metrics-resource", &["metrics"]),
-            "metrics" => ("metrics", &["metrics"]),
-            "logs" => ("other", &["log"]),
-            "checkpoint" => ("other", &["checkpoint"]),
-            "statusz" => ("other", &["statusz"]),
-            "containerLogs" => ("containerLogs", &["proxy"]),
-            "exec" => ("exec", &["proxy"]),
-            "attach" => ("attach", &["proxy"]),
-            "run" => ("run", &["proxy"]),
-            "portForward" => ("portForward", &["proxy"]),
-            _ => ("other", &["proxy"]),
-        };
-        Self { name, subresources }
+/// Name of a path in metrics, and the subresources of the Node, one of which must be granted, as in kubelet
+/// 1.36 (pkg/kubelet/server/auth.go). Both follow from the first segment.
+pub fn endpoint(path: &str) -> (&'static str, &'static [&'static str]) {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let (root, rest) = path.split_once('/').unwrap_or((path, ""));
+    match root {
+        "pods" => ("pods", &["pods", "proxy"]),
+        "runningpods" => ("other", &["pods", "proxy"]),
+        "healthz" => ("healthz", &["healthz", "proxy"]),
+        "configz" => ("other", &["configz", "proxy"]),
+        "flagz" => ("other", &["configz"]),
+        "stats" => ("stats-summary", &["stats"]),
+        "metrics" if rest == "resource" => ("metrics-resource", &["metrics"]),
+        "metrics" => ("metrics", &["metrics"]),
+        "logs" => ("other", &["log"]),
+        "checkpoint" => ("other", &["checkpoint"]),
+        "statusz" => ("other", &["statusz"]),
+        "containerLogs" => ("containerLogs", &["proxy"]),
+        "exec" => ("exec", &["proxy"]),
+        "attach" => ("attach", &["proxy"]),
+        "run" => ("run", &["proxy"]),
+        "portForward" => ("portForward", &["proxy"]),
+        _ => ("other", &["proxy"]),
     }
 }
 
@@ -91,7 +78,7 @@ pub fn router(server: &Arc<Server>) -> Router {
                             machine: Machine,
                             target: Path<Target>,
                             request| async move {
-            let pod = target.running(&machine)?;
+            let pod = target.pod(&machine)?;
             exec::answer(&server.shutdown, &machine, &pod, &target.container, kind, request)
         };
         on(MethodFilter::GET.or(MethodFilter::POST), handler)
@@ -178,17 +165,6 @@ impl Target {
             _ => Ok(pod),
         }
     }
-
-    /// The pod, if the container runs.
-    fn running(&self, machine: &ServedMachine) -> Result<Arc<PodView>, Refusal> {
-        let pod = self.pod(machine)?;
-        let view = container(&pod, &self.container).and_then(|found| found.view);
-        if view.and_then(Run::current).is_some() {
-            return Ok(pod);
-        }
-        let why = format!("container not found ({:?})", self.container);
-        Err((StatusCode::INTERNAL_SERVER_ERROR, why))
-    }
 }
 
 async fn port_forward(
@@ -206,10 +182,10 @@ async fn run(
     Path(target): Path<Target>,
     uri: Uri,
 ) -> Result<impl IntoResponse, Refusal> {
-    let pod = target.running(&machine)?;
+    let pod = target.pod(&machine)?;
     let query = Query::of(&uri);
     let command = query.first("cmd").unwrap_or_default().split(' ').map(ToOwned::to_owned).collect();
-    let (output, code) = exec::run(&machine, &pod, &target.container, command).await;
+    let (output, code) = exec::run(&machine, &pod, &target.container, command).await?;
     if code == 0 {
         return Ok(([(CONTENT_TYPE, JSON)], output));
     }
@@ -223,19 +199,12 @@ async fn logs(
     uri: Uri,
 ) -> Result<impl IntoResponse, Refusal> {
     let now = Timestamp::now();
-    let (name, wanted) = (&target.pod, &target.container);
-    let options = LogOptions::read(&Query::of(&uri), now).map_err(|error| match error {
-        QueryError::Undecodable => {
-            (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#.to_owned())
-        }
-        QueryError::Invalid => {
-            (StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned())
-        }
-    })?;
-    let none = |why: String| (StatusCode::NOT_FOUND, why);
-    let pod = machine.pod(&target.key()).ok_or_else(|| none(format!("pod {name:?} does not exist")))?;
-    let found = container(&pod, wanted)
-        .ok_or_else(|| none(format!("container {wanted:?} not found in pod {name:?}")))?;
+    let Target { pod: pod_name, container: name, .. } = &target;
+    let options = LogOptions::read(&Query::of(&uri), now).map_err(|(code, why)| (code, why.to_owned()))?;
+    let none = |message: String| (StatusCode::NOT_FOUND, message);
+    let pod = machine.pod(&target.key()).ok_or_else(|| none(format!("pod {pod_name:?} does not exist")))?;
+    let found = container(&pod, name)
+        .ok_or_else(|| none(format!("container {name:?} not found in pod {pod_name:?}")))?;
     let run = Run::logged(&pod, &found, options.previous).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let follower = LogFollower::new(&machine, &pod, &found, run, options, now);
     Ok(([(CONTENT_TYPE, TEXT)], Body::from_stream(follower.stream())))
@@ -268,15 +237,15 @@ async fn pods(Extension(machine): Machine) -> impl IntoResponse {
         if let Some(status) = status.as_object_mut() {
             status.remove("$setElementOrder/conditions");
         }
-        let named = |containers: &[Container]| -> Vec<Value> {
+        let containers = |containers: &[Container]| -> Vec<Value> {
             containers.iter().map(|one| json!({ "name": *one.name, "image": one.image })).collect()
         };
         json!({
             "metadata": { "name": *pod.name, "namespace": *pod.namespace, "uid": *pod.uid },
             "spec": {
                 "nodeName": *pod.node,
-                "containers": named(&pod.spec.containers),
-                "initContainers": named(&pod.spec.init_containers),
+                "containers": containers(&pod.spec.containers),
+                "initContainers": containers(&pod.spec.init_containers),
             },
             "status": status,
         })
@@ -388,8 +357,8 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_granted_is_what_a_kubelet_asks() {
-        for (path, name, asked) in [
+    fn the_subresources_to_grant_are_a_kubelets() {
+        for (path, name, subresources) in [
             ("/pods", "pods", &["pods", "proxy"][..]),
             ("/pods/", "pods", &["pods", "proxy"]),
             ("/podsandmore", "other", &["proxy"]),
@@ -409,7 +378,7 @@ mod tests {
             ("/", "other", &["proxy"]),
             ("", "other", &["proxy"]),
         ] {
-            assert_eq!(Endpoint::of(path), Endpoint { name, subresources: asked }, "{path}");
+            assert_eq!(endpoint(path), (name, subresources), "{path}");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Simulated commands in hollow containers. No command is executed: a few behave as real ones, and every
-//! other one reports success (unless another exit code is set) and prints its own words.
+//! other one reports success (unless another exit code is set) and prints its arguments.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::sleep;
 
-use super::streams::{Sink, Source};
+use super::spdy::{Sink, Source};
 
 /// Longest line read from a client, in bytes.
 const LONGEST_LINE: usize = 64 << 10;
@@ -40,26 +40,26 @@ pub struct Terminal {
     /// True for an interactive terminal.
     pub tty: bool,
     /// Copy of the output for a command without streams.
-    pub kept: Option<Vec<u8>>,
+    pub captured: Option<Vec<u8>>,
 }
 
 impl Terminal {
-    async fn say(&mut self, text: &str) {
+    async fn print(&mut self, text: &str) {
         let text = if self.tty { text.replace('\n', "\r\n") } else { text.to_owned() };
-        if let Some(kept) = &mut self.kept {
-            kept.extend_from_slice(text.as_bytes());
+        if let Some(captured) = &mut self.captured {
+            captured.extend_from_slice(text.as_bytes());
         }
         if let Some(stdout) = &self.stdout {
             stdout.send(text).await;
         }
     }
 
-    async fn complain(&mut self, text: &str) {
+    async fn print_error(&mut self, text: &str) {
         match &self.stderr {
             Some(stderr) => {
                 stderr.send(text.to_owned()).await;
             }
-            None => self.say(text).await,
+            None => self.print(text).await,
         }
     }
 
@@ -125,32 +125,32 @@ async fn call(environment: &Environment, terminal: &mut Terminal, command: &[Str
             return Ended::Shell(code.unwrap_or(MISUSE));
         }
         ("echo", [flag, rest @ ..]) if flag == "-n" => {
-            terminal.say(&rest.join(" ")).await;
+            terminal.print(&rest.join(" ")).await;
             0
         }
         ("echo", _) => {
-            terminal.say(&format!("{}\n", arguments.join(" "))).await;
+            terminal.print(&format!("{}\n", arguments.join(" "))).await;
             0
         }
         ("pwd", []) => {
-            terminal.say("/\n").await;
+            terminal.print("/\n").await;
             0
         }
         ("hostname", []) => {
-            terminal.say(&format!("{}\n", environment.hostname)).await;
+            terminal.print(&format!("{}\n", environment.hostname)).await;
             0
         }
         ("env" | "printenv", []) => {
             let all: Vec<String> =
                 environment.variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-            terminal.say(&all.concat()).await;
+            terminal.print(&all.concat()).await;
             0
         }
         ("printenv", [name]) => match variable(environment, name) {
             "" => 1,
             value => {
                 let line = format!("{value}\n");
-                terminal.say(&line).await;
+                terminal.print(&line).await;
                 0
             }
         },
@@ -159,7 +159,7 @@ async fn call(environment: &Environment, terminal: &mut Terminal, command: &[Str
                 sleep(time).await;
                 0
             } else {
-                terminal.complain(&format!("sleep: invalid time interval '{time}'\n")).await;
+                terminal.print_error(&format!("sleep: invalid time interval '{time}'\n")).await;
                 1
             }
         }
@@ -169,7 +169,7 @@ async fn call(environment: &Environment, terminal: &mut Terminal, command: &[Str
         }
         ("cat", files) => {
             for file in files {
-                terminal.complain(&format!("cat: {file}: No such file or directory\n")).await;
+                terminal.print_error(&format!("cat: {file}: No such file or directory\n")).await;
             }
             1
         }
@@ -182,7 +182,7 @@ async fn call(environment: &Environment, terminal: &mut Terminal, command: &[Str
             Box::pin(converse(environment, terminal, depth - 1)).await
         }
         _ => {
-            terminal.say(&format!("{}\n", command.join(" "))).await;
+            terminal.print(&format!("{}\n", command.join(" "))).await;
             if !terminal.tty {
                 terminal.copy().await;
             }
@@ -197,7 +197,7 @@ async fn converse(environment: &Environment, terminal: &mut Terminal, depth: u8)
     let mut code = 0;
     loop {
         if terminal.tty {
-            terminal.say("/ # ").await;
+            terminal.print("/ # ").await;
         }
         let Some(line) = line(terminal).await else { return code };
         match script_of(environment, terminal, &line, depth).await {
@@ -217,12 +217,12 @@ async fn line(terminal: &mut Terminal) -> Option<String> {
         let end = part.iter().position(|byte| [b'\n', b'\r'].contains(byte));
         let own = part.slice(..end.unwrap_or(part.len()));
         if terminal.tty {
-            terminal.say(&String::from_utf8_lossy(&own)).await;
+            terminal.print(&String::from_utf8_lossy(&own)).await;
         }
         line.extend_from_slice(&own);
         if let Some(end) = end {
             if terminal.tty {
-                terminal.say("\n").await;
+                terminal.print("\n").await;
             }
             terminal.rest = part.slice(end + 1..);
             return Some(String::from_utf8_lossy(&line).into_owned());
@@ -235,7 +235,7 @@ async fn line(terminal: &mut Terminal) -> Option<String> {
 async fn script_of(environment: &Environment, terminal: &mut Terminal, script: &str, depth: u8) -> Ended {
     let Some(commands) = parse(script, |name| variable(environment, name).to_owned()) else {
         // Unsupported syntax is handled as an unknown command.
-        terminal.say(&format!("{script}\n")).await;
+        terminal.print(&format!("{script}\n")).await;
         return Ended::With(environment.exit_code);
     };
     let mut code = 0;
@@ -343,7 +343,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::{
-        super::streams::{BUDGET, Feed, Out},
+        super::spdy::{BUDGET, Feed},
         *,
     };
 
@@ -364,18 +364,17 @@ mod tests {
             Terminal { stdin: stdin.map(|_| source), stdout: Some(Sink::new(1, to)), ..Terminal::default() };
         let code = run(&environment(), &mut terminal, &command).await;
         drop(terminal);
-        let mut said = Vec::new();
-        while let Some(out) = from.recv().await {
-            if let Out::Data { data, .. } = out {
-                said.extend_from_slice(&data);
-            }
+        let mut output = Vec::new();
+        while let Some(frame) = from.recv().await {
+            // After the head of the frame.
+            output.extend_from_slice(&frame[8..]);
         }
-        (code, String::from_utf8(said).unwrap())
+        (code, String::from_utf8(output).unwrap())
     }
 
     #[tokio::test]
     async fn commands_behave_as_they_would() {
-        for (command, stdin, code, said) in [
+        for (command, stdin, code, output) in [
             (&["echo", "a", "b"][..], None, 0, "a b\n"),
             (&["/bin/echo", "-n", "a"], None, 0, "a"),
             (&["true"], None, 0, ""),
@@ -403,7 +402,7 @@ mod tests {
             (&["import"], Some("rows"), 7, "import\nrows"),
             (&[], None, 0, ""),
         ] {
-            assert_eq!(ran(command, stdin).await, (code, said.to_owned()), "{command:?}");
+            assert_eq!(ran(command, stdin).await, (code, output.to_owned()), "{command:?}");
         }
     }
 
@@ -419,9 +418,9 @@ mod tests {
         let (feed, source) = Feed::new(&Arc::new(Semaphore::new(BUDGET)));
         assert!(feed.send(b"cat\ron\x04echo never\r").await);
         let stdin = Some(source);
-        let mut terminal = Terminal { stdin, tty: true, kept: Some(Vec::new()), ..Terminal::default() };
+        let mut terminal = Terminal { stdin, tty: true, captured: Some(Vec::new()), ..Terminal::default() };
         assert_eq!(run(&environment(), &mut terminal, &["sh".to_owned()]).await, 0);
-        assert_eq!(String::from_utf8(terminal.kept.unwrap()).unwrap(), "/ # cat\r\n/ # ");
+        assert_eq!(String::from_utf8(terminal.captured.unwrap()).unwrap(), "/ # cat\r\n/ # ");
     }
 
     #[test]

@@ -32,7 +32,6 @@ type Sample<'a> = (String, &'a Usage, u64);
 
 impl<'a> Stats<'a> {
     /// Body of `/stats/summary`.
-    #[must_use]
     pub fn summary(&self) -> Value {
         let pods = self.pods.iter().map(|PodUsage { pod, whole, containers }| {
             let containers = containers.iter().map(|(name, usage)| {
@@ -66,7 +65,6 @@ impl<'a> Stats<'a> {
     }
 
     /// Body of `/metrics`: only metrics of the machine, not those of the process that carries all machines.
-    #[must_use]
     pub fn kubelet(&self) -> String {
         let containers: usize = self.pods.iter().map(|pod| pod.containers.len()).sum();
         let mut text = String::with_capacity(1_024);
@@ -96,7 +94,6 @@ impl<'a> Stats<'a> {
     }
 
     /// Body of `/metrics/resource`. Measured values have a time, as a kubelet's do.
-    #[must_use]
     pub fn resources(&self) -> String {
         let with_cpu = |labels, usage: &'a Usage| (labels, usage, usage.core_nanos(self.now));
         let containers: Vec<Sample<'_>> = self

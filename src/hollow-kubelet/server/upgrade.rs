@@ -35,12 +35,12 @@ pub fn spdy<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    if !asks_for(request.headers(), SPDY) {
+    if !requests_upgrade(request.headers(), SPDY) {
         let why = "unable to upgrade: missing upgrade headers in request: write Connection: Upgrade and Upgrade: SPDY/3.1";
         return (StatusCode::BAD_REQUEST, why).into_response();
     }
     // No header means the oldest protocol, which is not supported.
-    if !words(request.headers(), PROTOCOL).any(|word| word == protocol) {
+    if !tokens(request.headers(), PROTOCOL).any(|token| token == protocol) {
         let why = "unable to upgrade: none of the protocols is known\n";
         return (StatusCode::FORBIDDEN, [(ACCEPTED, protocol)], why).into_response();
     }
@@ -63,12 +63,13 @@ where
 }
 
 /// Returns true if a request asks for an upgrade to `protocol`.
-fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
-    let has = |name, wanted: &str| words(headers, name).any(|word| word.eq_ignore_ascii_case(wanted));
+fn requests_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
+    let has = |name, token: &str| tokens(headers, name).any(|other| other.eq_ignore_ascii_case(token));
     has(CONNECTION, "upgrade") && has(UPGRADE, protocol)
 }
 
-fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+/// Comma-separated tokens of a header.
+fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
@@ -134,8 +135,8 @@ mod tests {
     fn an_upgrade_is_asked_for_in_two_headers() {
         let mut headers = HeaderMap::new();
         headers.insert(UPGRADE, HeaderValue::from_static("spdy/3.1"));
-        assert!(!asks_for(&headers, SPDY));
+        assert!(!requests_upgrade(&headers, SPDY));
         headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, Upgrade"));
-        assert!(asks_for(&headers, SPDY) && !asks_for(&headers, "websocket"));
+        assert!(requests_upgrade(&headers, SPDY) && !requests_upgrade(&headers, "websocket"));
     }
 }

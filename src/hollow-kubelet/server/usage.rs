@@ -33,7 +33,6 @@ pub struct Usage {
 
 impl Usage {
     /// CPU time until `now`, in nanoseconds of one core; never zero.
-    #[must_use]
     pub fn core_nanos(&self, now: Timestamp) -> u64 {
         core_nanos(self.nano_cores, self.since, now).max(1)
     }
@@ -51,7 +50,6 @@ pub struct PodUsage<'a> {
 }
 
 /// Resource usage of a pod; None if no container runs.
-#[must_use]
 pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodUsage<'a>> {
     let running = containers(pod).filter_map(|found| {
         let run = Run::current(found.view?)?;
@@ -73,7 +71,6 @@ pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodU
 }
 
 /// Resource usage of a machine: a share of its capacity, plus the usage of its pods.
-#[must_use]
 pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]) -> Usage {
     let share =
         |name, unit: i128| u64::try_from(nanos(capacity, name) / OWN_SHARE / unit).unwrap_or(u64::MAX).max(1);
@@ -88,7 +85,6 @@ pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]
 }
 
 /// Memory capacity of a machine, in bytes.
-#[must_use]
 pub fn memory_capacity(capacity: &Resources) -> u64 {
     u64::try_from(nanos(capacity, "memory") / 1_000_000_000).unwrap_or_default()
 }

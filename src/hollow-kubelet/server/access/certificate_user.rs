@@ -18,7 +18,6 @@ pub struct CertificateUser {
 
 impl CertificateUser {
     /// User of a verified certificate: CN (the last one of several) is the name, each O a group.
-    #[must_use]
     pub fn of(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let until = Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?;

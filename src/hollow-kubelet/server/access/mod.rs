@@ -11,6 +11,7 @@ mod review_permits;
 
 use std::{net::IpAddr, time::Duration};
 
+use anyhow::Context;
 use http::{Method, StatusCode};
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, UserInfo},
@@ -41,15 +42,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Response to a client that is refused: a kubelet's status and message. The log has the cause of an error.
 pub type Refusal = (StatusCode, String);
 
-/// Failure of a review.
-#[derive(Debug, thiserror::Error)]
-enum ReviewError {
-    #[error("the API server did not take a review")]
-    Failed(#[source] kube::Error),
-    #[error("the API server does not answer")]
-    Late,
-}
-
 /// Access control, with the cached users of tokens and permissions of users.
 pub struct Access {
     client: Client,
@@ -60,7 +52,6 @@ pub struct Access {
 
 impl Access {
     /// Creates access control with empty caches.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
             client,
@@ -79,17 +70,14 @@ impl Access {
         (certificate, token): (Option<&UserInfo>, Option<&str>),
         address: IpAddr,
     ) -> Result<(), Refusal> {
-        let (user, by) = match (certificate, token) {
-            (Some(user), _) => (Some(user.clone()), Credential::Certificate),
-            (None, Some(token)) => {
-                let by = Credential::Token(address);
-                let user = self.user_of(token, by).await.unwrap_or_else(|error| {
-                    warn!(node, error = chain(&error), "a kubelet could not find out whose a token is");
-                    None
-                });
-                (user, by)
-            }
-            (None, None) => (None, Credential::Token(address)),
+        let by = certificate.map_or(Credential::Token(address), |_| Credential::Certificate);
+        let user = match (certificate, token) {
+            (Some(user), _) => Some(user.clone()),
+            (None, Some(token)) => self.user_of(token, by).await.unwrap_or_else(|error| {
+                warn!(node, error = chain(error.as_ref()), "a kubelet cannot review a token");
+                None
+            }),
+            (None, None) => None,
         };
         let Some(user) = user else { return Err((StatusCode::UNAUTHORIZED, "Unauthorized".to_owned())) };
         let name = user.username.as_deref().unwrap_or_default();
@@ -99,28 +87,23 @@ impl Access {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    warn!(
-                        node,
-                        user = name,
-                        error = chain(&error),
-                        "a kubelet could not find out who may ask"
-                    );
-                    let why = format!(
+                    warn!(node, user = name, error = chain(error.as_ref()), "a kubelet cannot review access");
+                    let message = format!(
                         "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
                     );
-                    return Err((StatusCode::INTERNAL_SERVER_ERROR, why));
+                    return Err((StatusCode::INTERNAL_SERVER_ERROR, message));
                 }
             }
         }
         let subresources = subresources.join(" ");
-        let why = format!(
+        let message = format!(
             "Forbidden (user={name}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])\n"
         );
-        Err((StatusCode::FORBIDDEN, why))
+        Err((StatusCode::FORBIDDEN, message))
     }
 
     /// User of a token; None for an invalid token.
-    async fn user_of(&self, token: &str, by: Credential) -> Result<Option<UserInfo>, ReviewError> {
+    async fn user_of(&self, token: &str, by: Credential) -> anyhow::Result<Option<UserInfo>> {
         let key = Sha256::digest(token).into();
         if let Some(user) = self.tokens.get(&key, Instant::now()) {
             return Ok(user);
@@ -139,9 +122,9 @@ impl Access {
         verb: &str,
         node: &str,
         subresource: &str,
-    ) -> Result<bool, ReviewError> {
+    ) -> anyhow::Result<bool> {
         let spec = spec(user, verb, node, subresource);
-        let key = digest(&spec).map_err(|error| ReviewError::Failed(kube::Error::SerdeError(error)))?;
+        let key = digest(&spec)?;
         if let Some(allowed) = self.permissions.get(&key, Instant::now()) {
             return Ok(allowed);
         }
@@ -153,7 +136,7 @@ impl Access {
     }
 
     /// Sends a review to the API server.
-    async fn review<K>(&self, review: K, by: Credential) -> Result<K, ReviewError>
+    async fn review<K>(&self, review: K, by: Credential) -> anyhow::Result<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
             + Clone
@@ -166,7 +149,10 @@ impl Access {
             let _permit = self.permits.acquire(by).await;
             api.create(&PostParams::default(), &review).await
         });
-        response.await.map_err(|_| ReviewError::Late)?.map_err(ReviewError::Failed)
+        response
+            .await
+            .context("the API server does not answer")?
+            .context("the API server did not take a review")
     }
 }
 
@@ -219,7 +205,7 @@ mod tests {
 
     #[test]
     fn reviews_of_different_users_or_permissions_have_different_digests() {
-        let list = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let list = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>();
         let user = |name: &str, groups: &[&str], extra: &[(&str, &[&str])]| UserInfo {
             username: Some(name.to_owned()),
             groups: Some(list(groups)),

@@ -1,5 +1,7 @@
 //! Frames of SPDY/3.1 (draft-mbelshe-httpbis-spdy-00, 2.6), as far as streams of Kubernetes need them.
 
+use std::io;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Maximum size of an accepted frame, in bytes.
@@ -16,7 +18,7 @@ const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 
 /// Status code of a refused stream.
-pub const REFUSED_STREAM: u32 = 3;
+const REFUSED_STREAM: u32 = 3;
 
 /// A frame from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,27 +51,13 @@ pub enum Frame {
     Other,
 }
 
-/// Reason for which a frame cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum FrameError {
-    /// The frame is too large.
-    #[error("a frame of {0} bytes")]
-    Large(usize),
-    /// The frame is not one of SPDY/3.
-    #[error("a frame of another protocol")]
-    Version,
-    /// The frame is shorter than its kind requires.
-    #[error("a frame that is cut off")]
-    Short,
-}
-
 /// Takes the first frame out of `from`; None while it is incomplete.
-pub fn take(from: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+pub fn take(from: &mut BytesMut) -> io::Result<Option<Frame>> {
     let Some(head) = from.first_chunk::<8>().copied() else { return Ok(None) };
     let [mark @ .., a, b, c] = head;
     let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
     if length > LARGEST {
-        return Err(FrameError::Large(length));
+        return Err(io::Error::other(format!("a frame of {length} bytes")));
     }
     if from.len() < head.len() + length {
         return Ok(None);
@@ -83,77 +71,63 @@ pub fn take(from: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         return Ok(Some(Frame::Data { stream, data: body, last }));
     }
     if u16::from_be_bytes([first, second]) != CONTROL {
-        return Err(FrameError::Version);
+        return Err(io::Error::other("a frame of another protocol"));
     }
     control(u16::from_be_bytes([third, fourth]), body, last).map(Some)
 }
 
-fn control(kind: u16, mut body: Bytes, last: bool) -> Result<Frame, FrameError> {
-    let mut number = || body.try_get_u32().map_err(|_| FrameError::Short);
+fn control(kind: u16, mut body: Bytes, last: bool) -> io::Result<Frame> {
     Ok(match kind {
         SYN_STREAM => {
-            let stream = number()? & 0x7fff_ffff;
-            number()?;
-            // Priority and slot.
-            body.try_get_u16().map_err(|_| FrameError::Short)?;
+            let stream = body.try_get_u32()? & 0x7fff_ffff;
+            // Associated stream, priority and slot.
+            (body.try_get_u32()?, body.try_get_u16()?);
             Frame::Open { stream, headers: body, last }
         }
-        RST_STREAM => Frame::Reset(number()? & 0x7fff_ffff),
-        PING => Frame::Ping(number()?),
+        RST_STREAM => Frame::Reset(body.try_get_u32()? & 0x7fff_ffff),
+        PING => Frame::Ping(body.try_get_u32()?),
         GOAWAY => Frame::GoAway,
         _ => Frame::Other,
     })
 }
 
 /// Frame with a part of a stream.
-#[must_use]
 pub fn data(stream: u32, data: &[u8], last: bool) -> Bytes {
-    let mut frame = BytesMut::with_capacity(8 + data.len());
-    frame.put_u32(stream & 0x7fff_ffff);
-    put_length(&mut frame, u8::from(last) * FIN, data.len());
-    frame.extend_from_slice(data);
-    frame.freeze()
+    frame(stream & 0x7fff_ffff, u8::from(last) * FIN, data)
 }
 
 /// Frame that replies to an opened stream.
-#[must_use]
 pub fn reply(stream: u32, headers: &[u8]) -> Bytes {
-    let mut body = stream.to_be_bytes().to_vec();
-    body.extend_from_slice(headers);
-    control_of(SYN_REPLY, &body)
+    control_of(SYN_REPLY, &[&stream.to_be_bytes(), headers].concat())
 }
 
 /// Frame that refuses a stream.
-#[must_use]
-pub fn reset(stream: u32, status: u32) -> Bytes {
-    control_of(RST_STREAM, &[stream.to_be_bytes(), status.to_be_bytes()].concat())
+pub fn refuse(stream: u32) -> Bytes {
+    control_of(RST_STREAM, &[stream.to_be_bytes(), REFUSED_STREAM.to_be_bytes()].concat())
 }
 
 /// Frame that answers a ping.
-#[must_use]
 pub fn pong(id: u32) -> Bytes {
     control_of(PING, &id.to_be_bytes())
 }
 
-/// Frame that ends the connection.
-#[must_use]
-pub fn go_away(last_stream: u32) -> Bytes {
-    control_of(GOAWAY, &[last_stream.to_be_bytes(), [0; 4]].concat())
+/// Frame that ends the connection. No stream was opened by this server.
+pub fn go_away() -> Bytes {
+    control_of(GOAWAY, &[0; 8])
 }
 
 fn control_of(kind: u16, body: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(8 + body.len());
-    frame.put_u16(CONTROL);
-    frame.put_u16(kind);
-    put_length(&mut frame, 0, body.len());
-    frame.extend_from_slice(body);
-    frame.freeze()
+    frame(u32::from(CONTROL) << 16 | u32::from(kind), 0, body)
 }
 
-/// Writes flags and length. Frames of this server are far below the three-byte limit.
-fn put_length(frame: &mut BytesMut, flags: u8, length: usize) {
-    let length = u32::try_from(length).unwrap_or(u32::MAX).min(0x00ff_ffff);
+/// A frame. Those of this server are far below the three-byte limit.
+fn frame(mark: u32, flags: u8, body: &[u8]) -> Bytes {
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX).min(0x00ff_ffff);
+    let mut frame = BytesMut::with_capacity(8 + body.len());
+    frame.put_u32(mark);
     frame.put_u32(u32::from(flags) << 24 | length);
+    frame.extend_from_slice(body);
+    frame.freeze()
 }
 
 #[cfg(test)]
@@ -162,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    fn all(bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
+    fn all(bytes: &[u8]) -> io::Result<Vec<Frame>> {
         let mut from = BytesMut::from(bytes);
         let mut frames = Vec::new();
         while let Some(frame) = take(&mut from)? {
@@ -174,7 +148,7 @@ mod tests {
     #[test]
     fn frames_are_taken_once_they_are_there() {
         let open = [&[0x80, 3, 0, 1, 1, 0, 0, 12, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0][..], b"hh"].concat();
-        let bytes = [&open[..], &data(5, b"abc", true), &pong(7), &reset(5, 1), &go_away(5)].concat();
+        let bytes = [&open[..], &data(5, b"abc", true), &pong(7), &refuse(5), &go_away()].concat();
         let frames = all(&bytes).unwrap();
         assert_eq!(frames[0], Frame::Open { stream: 5, headers: Bytes::from_static(b"hh"), last: true });
         assert_eq!(frames[1], Frame::Data { stream: 5, data: Bytes::from_static(b"abc"), last: true });
@@ -186,9 +160,14 @@ mod tests {
 
     #[test]
     fn what_is_no_frame_is_refused() {
-        assert!(matches!(all(&[0, 0, 0, 1, 0, 0xff, 0xff, 0xff]), Err(FrameError::Large(_))));
-        assert!(matches!(all(&[0x80, 2, 0, 1, 0, 0, 0, 0]), Err(FrameError::Version)));
-        assert!(matches!(all(&[0x80, 3, 0, 6, 0, 0, 0, 2, 0, 0]), Err(FrameError::Short)));
+        for (bytes, message) in [
+            (&[0, 0, 0, 1, 0, 0xff, 0xff, 0xff][..], "a frame of 16777215 bytes"),
+            (&[0x80, 2, 0, 1, 0, 0, 0, 0], "another protocol"),
+            (&[0x80, 3, 0, 6, 0, 0, 0, 2, 0, 0], "Not enough bytes"),
+        ] {
+            let error = all(bytes).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
         assert_eq!(all(&[0x80, 3, 0, 4, 0, 0, 0, 0]).unwrap(), [Frame::Other]);
     }
 

@@ -1,8 +1,9 @@
 //! Headers of SPDY/3: names and values with length prefixes, in one zlib stream per direction that begins
 //! with a dictionary of the protocol (draft-mbelshe-httpbis-spdy-00, 2.6.10).
 
-use std::sync::LazyLock;
+use std::{io, sync::LazyLock};
 
+use bytes::Buf;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// Maximum size of a stream's headers, in bytes.
@@ -38,10 +39,9 @@ static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// Names in lower case, and values.
 pub type Headers = Vec<(String, String)>;
 
-/// Reason for which headers cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("headers cannot be read: {0}")]
-pub struct HeadersError(&'static str);
+fn unreadable(reason: &str) -> io::Error {
+    io::Error::other(format!("headers cannot be read: {reason}"))
+}
 
 /// Reader of the headers that a client sends.
 pub struct Reader(Decompress);
@@ -54,11 +54,11 @@ impl Default for Reader {
 
 impl Reader {
     /// Reads the headers of one frame.
-    pub fn read(&mut self, block: &[u8]) -> Result<Headers, HeadersError> {
+    pub fn read(&mut self, block: &[u8]) -> io::Result<Headers> {
         parse(&self.inflate(block)?)
     }
 
-    fn inflate(&mut self, block: &[u8]) -> Result<Vec<u8>, HeadersError> {
+    fn inflate(&mut self, block: &[u8]) -> io::Result<Vec<u8>> {
         let mut plain = Vec::with_capacity(LARGEST);
         let begun = self.0.total_in();
         loop {
@@ -66,46 +66,34 @@ impl Reader {
             let rest = block.get(used..).unwrap_or_default();
             let before = (self.0.total_in(), plain.len());
             match self.0.decompress_vec(rest, &mut plain, FlushDecompress::Sync) {
-                Ok(Status::StreamEnd) => return Err(HeadersError("their stream has ended")),
-                Ok(_) if plain.len() >= LARGEST => return Err(HeadersError("they are too large")),
+                Ok(Status::StreamEnd) => return Err(unreadable("their stream has ended")),
+                Ok(_) if plain.len() >= LARGEST => return Err(unreadable("they are too large")),
                 // The output is complete once no byte goes in or comes out any more.
                 Ok(_) if before == (self.0.total_in(), plain.len()) => return Ok(plain),
                 Ok(_) => {}
                 Err(error) if error.needs_dictionary().is_some() => {
                     let set = self.0.set_dictionary(&DICTIONARY);
-                    set.map_err(|_| HeadersError("another dictionary is asked for"))?;
+                    set.map_err(|_| unreadable("another dictionary is asked for"))?;
                 }
-                Err(_) => return Err(HeadersError("they are not compressed")),
+                Err(_) => return Err(unreadable("they are not compressed")),
             }
         }
     }
 }
 
-fn parse(mut plain: &[u8]) -> Result<Headers, HeadersError> {
-    let short = HeadersError("they are cut off");
-    let Some(count) = number(&mut plain) else { return Err(short) };
+fn parse(mut plain: &[u8]) -> io::Result<Headers> {
+    let count = plain.try_get_u32()?;
     if count > MOST {
-        return Err(HeadersError("there are too many"));
+        return Err(unreadable("there are too many"));
     }
-    let mut headers = Vec::new();
-    for _ in 0..count {
-        let (Some(name), Some(value)) = (text(&mut plain), text(&mut plain)) else { return Err(short) };
-        headers.push((name.to_ascii_lowercase(), value));
-    }
-    Ok(headers)
+    let header = |_| Ok((text(&mut plain)?.to_ascii_lowercase(), text(&mut plain)?));
+    (0..count).map(header).collect()
 }
 
-fn number(from: &mut &[u8]) -> Option<u32> {
-    let (number, rest) = from.split_first_chunk::<4>()?;
-    *from = rest;
-    Some(u32::from_be_bytes(*number))
-}
-
-fn text(from: &mut &[u8]) -> Option<String> {
-    let length = usize::try_from(number(from)?).ok()?;
-    let (text, rest) = from.split_at_checked(length)?;
-    *from = rest;
-    String::from_utf8(text.to_vec()).ok()
+fn text(from: &mut &[u8]) -> io::Result<String> {
+    let length = usize::try_from(from.try_get_u32()?).unwrap_or(usize::MAX);
+    let text = from.split_off(..length).ok_or_else(|| unreadable("they are cut off"))?;
+    String::from_utf8(text.to_vec()).map_err(io::Error::other)
 }
 
 fn put(to: &mut Vec<u8>, text: &[u8]) {
@@ -117,25 +105,34 @@ fn put(to: &mut Vec<u8>, text: &[u8]) {
 pub struct Writer(Compress);
 
 impl Writer {
-    /// Creates a writer; None if the zlib library has no dictionaries.
-    #[must_use]
-    pub fn new() -> Option<Self> {
+    /// Creates a writer; fails if the zlib library has no dictionaries.
+    pub fn new() -> io::Result<Self> {
         let mut compress = Compress::new(Compression::fast(), true);
-        compress.set_dictionary(&DICTIONARY).ok()?;
-        Some(Self(compress))
+        compress.set_dictionary(&DICTIONARY)?;
+        Ok(Self(compress))
     }
 
-    /// Writes the headers of one frame.
-    pub fn write(&mut self, headers: &[(&str, &str)]) -> Option<Vec<u8>> {
-        let mut plain = u32::try_from(headers.len()).ok()?.to_be_bytes().to_vec();
+    /// Writes a frame without headers: this server has none to send.
+    pub fn write_none(&mut self) -> io::Result<Vec<u8>> {
+        self.compress(&0_u32.to_be_bytes())
+    }
+
+    fn compress(&mut self, plain: &[u8]) -> io::Result<Vec<u8>> {
+        // Small headers grow by no more than the overhead of the compression itself.
+        let mut block = Vec::with_capacity(2 * plain.len() + 256);
+        self.0.compress_vec(plain, &mut block, FlushCompress::Sync)?;
+        Ok(block)
+    }
+
+    /// Writes the headers of one frame, as clients do.
+    #[cfg(test)]
+    pub fn write(&mut self, headers: &[(&str, &str)]) -> io::Result<Vec<u8>> {
+        let mut plain = u32::try_from(headers.len()).unwrap().to_be_bytes().to_vec();
         for (name, value) in headers {
             put(&mut plain, name.as_bytes());
             put(&mut plain, value.as_bytes());
         }
-        // Small headers grow by no more than the overhead of the compression itself.
-        let mut block = Vec::with_capacity(2 * plain.len() + 256);
-        self.0.compress_vec(&plain, &mut block, FlushCompress::Sync).ok()?;
-        Some(block)
+        self.compress(&plain)
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod frame;
 mod headers;
+mod streams;
 
 use std::{
     collections::HashMap,
@@ -26,9 +27,11 @@ use tokio::{
 };
 use tokio_util::{io::StreamReader, sync::CancellationToken};
 
-use self::frame::Frame;
-pub use self::headers::Headers;
-use super::streams::{BUDGET, Feed, Out, Sink, Source, WAITING};
+use self::{frame::Frame, streams::WAITING};
+pub use self::{
+    headers::Headers,
+    streams::{BUDGET, Feed, Sink, Source},
+};
 
 /// Maximum number of streams of a connection.
 const STREAMS: usize = 256;
@@ -39,7 +42,7 @@ const IDLE_LIMIT: Duration = Duration::from_hours(4);
 
 /// A stream opened by a client.
 pub struct Stream {
-    /// Headers, which say what the stream is for.
+    /// Headers, which state the purpose of the stream.
     pub headers: Headers,
     /// Data from the client.
     pub source: Source,
@@ -49,7 +52,6 @@ pub struct Stream {
 
 impl Stream {
     /// A header, by its name in lower case.
-    #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
@@ -117,30 +119,26 @@ async fn stands_still(moved: &AtomicU64) {
 
 async fn write_all(
     mut write: impl AsyncWrite + Unpin,
-    mut from: mpsc::Receiver<Out>,
+    mut from: mpsc::Receiver<Bytes>,
     done: CancellationToken,
     moved: &AtomicU64,
 ) -> io::Result<()> {
-    let framed = |out: Out| match out {
-        Out::Data { stream, data, last } => frame::data(stream, &data, last),
-        Out::Frame(frame) => frame,
-    };
     let mut all = pin!(async {
-        while let Some(out) = tokio::select! {
+        while let Some(frame) = tokio::select! {
             biased;
-            out = from.recv() => out,
+            frame = from.recv() => frame,
             () = done.cancelled() => None,
         } {
-            write.write_all(&framed(out)).await?;
+            write.write_all(&frame).await?;
             if from.is_empty() {
                 write.flush().await?;
             }
             moved.fetch_add(1, Relaxed);
         }
-        while let Ok(out) = from.try_recv() {
-            write.write_all(&framed(out)).await?;
+        while let Ok(frame) = from.try_recv() {
+            write.write_all(&frame).await?;
         }
-        write.write_all(&frame::go_away(0)).await?;
+        write.write_all(&frame::go_away()).await?;
         write.flush().await
     });
     tokio::select! {
@@ -153,30 +151,28 @@ async fn write_all(
 
 async fn read_all(
     mut read: impl AsyncRead + Unpin,
-    to: mpsc::Sender<Out>,
+    to: mpsc::Sender<Bytes>,
     opened: mpsc::Sender<Stream>,
     moved: &AtomicU64,
 ) -> io::Result<()> {
-    let none = || io::Error::other("no dictionary");
-    let (mut headers_in, mut headers_out) =
-        (headers::Reader::default(), headers::Writer::new().ok_or_else(none)?);
+    let (mut headers_in, mut headers_out) = (headers::Reader::default(), headers::Writer::new()?);
     let mut streams: HashMap<u32, Feed> = HashMap::new();
     let budget = Arc::new(Semaphore::new(BUDGET));
-    let mut came = BytesMut::with_capacity(16 << 10);
+    let mut received = BytesMut::with_capacity(16 << 10);
+    let send = async |frame| _ = to.send(frame).await;
     loop {
-        while let Some(frame) = frame::take(&mut came).map_err(io::Error::other)? {
+        while let Some(frame) = frame::take(&mut received)? {
             match frame {
                 Frame::Open { stream, headers, last } => {
                     // Decompressed even for a refused stream: all headers are one zlib stream.
-                    let headers = headers_in.read(&headers).map_err(io::Error::other)?;
+                    let headers = headers_in.read(&headers)?;
                     let is_new = !streams.contains_key(&stream) && streams.len() < STREAMS;
                     let Some(place) = (if is_new { opened.reserve().await.ok() } else { None }) else {
-                        say(&to, frame::reset(stream, frame::REFUSED_STREAM)).await;
+                        send(frame::refuse(stream)).await;
                         continue;
                     };
                     // Replied to before any data can be sent on the stream.
-                    let reply = headers_out.write(&[]).ok_or_else(none)?;
-                    say(&to, frame::reply(stream, &reply)).await;
+                    send(frame::reply(stream, &headers_out.write_none()?)).await;
                     let (feed, source) = Feed::new(&budget);
                     if !last {
                         streams.insert(stream, feed);
@@ -184,28 +180,24 @@ async fn read_all(
                     place.send(Stream { headers, source, sink: Sink::new(stream, to.clone()) });
                 }
                 Frame::Data { stream, data, last } => {
-                    if let Some(own) = streams.get(&stream) {
+                    if let Some(feed) = streams.get(&stream) {
                         // Data without a reader is dropped.
-                        own.send(&data).await;
+                        feed.send(&data).await;
                     }
                     if last {
                         streams.remove(&stream);
                     }
                 }
                 Frame::Reset(stream) => drop(streams.remove(&stream)),
-                Frame::Ping(id) => say(&to, frame::pong(id)).await,
+                Frame::Ping(id) => send(frame::pong(id)).await,
                 Frame::GoAway | Frame::Other => {}
             }
             moved.fetch_add(1, Relaxed);
         }
-        if read.read_buf(&mut came).await? == 0 {
+        if read.read_buf(&mut received).await? == 0 {
             return Ok(());
         }
     }
-}
-
-async fn say(to: &mpsc::Sender<Out>, frame: Bytes) {
-    let _ = to.send(Out::Frame(frame)).await;
 }
 
 #[cfg(test)]

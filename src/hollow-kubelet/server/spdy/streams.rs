@@ -1,4 +1,4 @@
-//! Streams of exec, attach and port-forward, independent of their protocol.
+//! Both directions of one stream, for exec, attach and port-forward.
 
 use std::{io, sync::Arc};
 
@@ -12,6 +12,8 @@ use tokio_util::{
     io::{CopyToBytes, SinkWriter},
     sync::{PollSendError, PollSender},
 };
+
+use super::frame;
 
 /// Maximum number of queued parts of a stream; a full queue makes the sender wait.
 pub const WAITING: usize = 16;
@@ -41,7 +43,6 @@ pub struct Feed {
 
 impl Feed {
     /// Creates a source with its sending end, among those that share this budget of bytes.
-    #[must_use]
     pub fn new(budget: &Arc<Semaphore>) -> (Self, Source) {
         let (to, from) = mpsc::channel(WAITING);
         (Self { to, budget: Arc::clone(budget) }, Source(from))
@@ -64,53 +65,38 @@ impl Feed {
     }
 }
 
-/// Data to the client.
-#[derive(Debug)]
-pub enum Out {
-    /// Part of a stream.
-    Data {
-        /// Number of the stream.
-        stream: u32,
-        /// Data of the part.
-        data: Bytes,
-        /// True for the last part.
-        last: bool,
-    },
-    /// Frame of the protocol itself.
-    Frame(Bytes),
-}
-
 /// Sending end of one stream to the client.
 #[derive(Clone, Debug)]
 pub struct Sink {
     stream: u32,
-    to: mpsc::Sender<Out>,
+    /// Queue of the connection's frames.
+    to: mpsc::Sender<Bytes>,
 }
 
 impl Sink {
     /// Sending end of this stream.
-    #[must_use]
-    pub const fn new(stream: u32, to: mpsc::Sender<Out>) -> Self {
+    pub const fn new(stream: u32, to: mpsc::Sender<Bytes>) -> Self {
         Self { stream, to }
     }
 
     /// Sends a part. Returns false if the connection is gone.
-    pub async fn send(&self, data: impl Into<Bytes>) -> bool {
-        let data = data.into();
-        data.is_empty() || self.to.send(Out::Data { stream: self.stream, data, last: false }).await.is_ok()
+    pub async fn send(&self, data: impl AsRef<[u8]>) -> bool {
+        let data = data.as_ref();
+        data.is_empty() || self.to.send(frame::data(self.stream, data, false)).await.is_ok()
     }
 
     /// The sending end as a writer of bytes; its shutdown does not end the stream.
     pub fn into_writer(self) -> impl AsyncWrite + Unpin {
         let Self { stream, to } = self;
-        let out = move |data| future::ok::<_, PollSendError<Out>>(Out::Data { stream, data, last: false });
-        let parts =
-            PollSender::new(to).with(out).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
-        SinkWriter::new(CopyToBytes::new(parts))
+        let framed =
+            move |data: Bytes| future::ok::<_, PollSendError<Bytes>>(frame::data(stream, &data, false));
+        let frames =
+            PollSender::new(to).with(framed).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
+        SinkWriter::new(CopyToBytes::new(frames))
     }
 
     /// Ends the stream.
     pub async fn finish(&self) {
-        let _ = self.to.send(Out::Data { stream: self.stream, data: Bytes::new(), last: true }).await;
+        let _ = self.to.send(frame::data(self.stream, &[], true)).await;
     }
 }
