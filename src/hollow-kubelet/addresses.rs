@@ -25,7 +25,6 @@ impl fmt::Display for Block {
 impl Block {
     /// Pod addresses of a podCIDR such as `10.244.1.0/24`, without network, gateway and broadcast address.
     /// None for IPv6 and for a block too small to have any.
-    #[must_use]
     pub fn of_cidr(cidr: &str) -> Option<Self> {
         let (address, prefix) = cidr.split_once('/')?;
         let (address, prefix): (Ipv4Addr, u32) = (address.parse().ok()?, prefix.parse().ok()?);
@@ -35,14 +34,12 @@ impl Block {
     }
 
     /// Returns true if the block contains `address`.
-    #[must_use]
     pub fn contains(self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address.to_bits())
     }
 }
 
 /// Parses the address shown by an object.
-#[must_use]
 pub fn parse(text: Option<&str>) -> Option<Ipv4Addr> {
     text?.parse().ok()
 }

@@ -16,19 +16,16 @@ pub struct Clock {
 
 impl Clock {
     /// The current time.
-    #[must_use]
     pub fn now() -> Self {
         Self { at: Instant::now(), wall: Timestamp::now() }
     }
 
     /// Monotonic time of a future wall-clock time; now for a past one.
-    #[must_use]
     pub fn until(&self, wall: Timestamp) -> Instant {
         self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
     }
 
     /// Monotonic time of a past wall-clock time; now for a future one.
-    #[must_use]
     pub fn since(&self, wall: Timestamp) -> Instant {
         let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
         self.at.checked_sub(ago).unwrap_or(self.at)
@@ -36,7 +33,6 @@ impl Clock {
 }
 
 /// Time truncated to whole seconds: the API keeps no finer times in a status.
-#[must_use]
 pub fn to_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -57,7 +57,6 @@ pub struct Coordinator {
 impl Coordinator {
     /// Creates a coordinator without machines. `failover_delay` is the longest time until another process
     /// takes over after the end of this one.
-    #[must_use]
     pub fn new(nodes: Arc<Cache<NodeView>>, pods: Arc<Cache<PodView>>, failover_delay: Duration) -> Self {
         Self {
             schedule: Schedule::new(Instant::now(), failover_delay),
@@ -75,25 +74,21 @@ impl Coordinator {
     }
 
     /// State of a machine.
-    #[must_use]
     pub fn get(&self, uid: &str) -> Option<MachineState> {
         self.kubelets.get_key_value(uid).map(|(uid, kubelet)| kubelet.state(uid))
     }
 
     /// State of all machines, unordered.
-    #[must_use]
     pub fn list(&self) -> Vec<MachineState> {
         self.kubelets.iter().map(|(uid, kubelet)| kubelet.state(uid)).collect()
     }
 
     /// Number of machines.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.kubelets.len()
     }
 
     /// UID of a Node's machine.
-    #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
         self.by_node.get(node)
     }
@@ -237,7 +232,6 @@ impl Coordinator {
     }
 
     /// Time at which the next job would be handed out under an unchanged `pressure`; None if none would be.
-    #[must_use]
     pub fn next_due(&self, pressure: Pressure) -> Option<Instant> {
         self.schedule.next_due(pressure)
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 /// CPU time between two moments, in nanoseconds of one core.
-#[must_use]
 pub fn core_nanos(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
     let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
@@ -21,7 +20,6 @@ pub struct CpuCounter {
 
 impl CpuCounter {
     /// Creates a counter that starts at `now`.
-    #[must_use]
     pub fn new(now: Timestamp) -> Self {
         Self { nanos: 0, until: now }
     }

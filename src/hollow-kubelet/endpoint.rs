@@ -22,19 +22,16 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// An endpoint with an address given by the machine spec, or without an address.
-    #[must_use]
     pub fn new(ip: Option<Ipv4Addr>) -> Self {
         Self { ip, port: 0 }
     }
 
     /// Address and port; None without an address.
-    #[must_use]
     pub fn get(self) -> Option<(Ipv4Addr, u16)> {
         Some((self.ip?, self.port))
     }
 
     /// Returns true if the machine has an address of its own.
-    #[must_use]
     pub fn is_unserved(self) -> bool {
         self.ip.is_some() && self.port == 0
     }

@@ -123,7 +123,6 @@ impl EventRecorder {
     }
 
     /// Node whose kubelet reports the event under way.
-    #[must_use]
     pub fn node_under_way(&self) -> Option<&str> {
         self.under_way.as_ref().map(QueuedEvent::node)
     }

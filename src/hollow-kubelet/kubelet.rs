@@ -20,20 +20,17 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Creates the kubelet of a machine without a Node.
-    #[must_use]
     pub fn new(machine: Machine) -> Self {
         Self { machine, lease: NodeLease::default(), status: NodeStatus::default() }
     }
 
     /// State of the machine.
-    #[must_use]
     pub fn state(&self, uid: &Arc<str>) -> MachineState {
         let node = Arc::clone(&self.machine.node);
         MachineState { node, uid: Arc::clone(uid), lease_renewed: self.lease.renewed() }
     }
 
     /// The machine as its endpoints show it; None without a Node, and while it is silent.
-    #[must_use]
     pub fn served(&self, uid: &Arc<str>, pods: &Arc<Cache<PodView>>) -> Option<ServedMachine> {
         let Self { machine, .. } = self;
         let view = machine.view.as_ref().filter(|_| !machine.is_silent(Clock::now()))?;

@@ -37,31 +37,26 @@ pub struct Machine {
 
 impl Machine {
     /// Fault injection phase at `now`. A machine that has not booted yet is healthy.
-    #[must_use]
     pub fn phase(&self, now: Clock) -> Phase {
         fault_injection::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
     }
 
     /// Boot ID at `now` of a machine that has booted; differs from the recorded one after a later reboot.
-    #[must_use]
     pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
         Some(fault_injection::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
     }
 
     /// Time of the last reboot, in whole seconds; None for a machine that has booted once.
-    #[must_use]
     pub fn rebooted(&self, uid: &str, now: Clock) -> Option<Timestamp> {
         boot::rebooted(uid, self.boot_at(uid, now)?).map(to_seconds)
     }
 
     /// Returns true if the machine writes nothing at `now`.
-    #[must_use]
     pub fn is_silent(&self, now: Clock) -> bool {
         self.is_silent_in(self.phase(now))
     }
 
     /// Returns true if a machine in `phase` writes nothing.
-    #[must_use]
     pub fn is_silent_in(&self, phase: Phase) -> bool {
         fault_injection::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
     }

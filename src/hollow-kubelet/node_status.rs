@@ -43,7 +43,6 @@ impl NodeStatus {
     }
 
     /// Returns true if the full status is due, changed or not.
-    #[must_use]
     pub fn is_due(&self, now: Clock) -> bool {
         self.due.is_none_or(|at| at <= now.at)
     }
@@ -114,7 +113,6 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     /// Returns true if `node` shows the whole report, heartbeats aside.
-    #[must_use]
     pub fn is_shown_by(&self, node: &NodeView) -> bool {
         self.machine_is_shown_by(node)
             && conditions(self.healthy).iter().all(|wanted| {
@@ -132,7 +130,6 @@ impl Report<'_> {
     }
 
     /// Strategic merge patch of `node`'s status that shows the whole report.
-    #[must_use]
     pub fn patch(&self, node: &NodeView, now: Timestamp) -> Vec<u8> {
         let now = to_seconds(now);
         let conditions: Vec<Value> = conditions(self.healthy)

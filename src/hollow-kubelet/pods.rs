@@ -98,13 +98,11 @@ pub struct Pods {
 
 impl Pods {
     /// Creates a part without pods; `cache` has the pods of all machines.
-    #[must_use]
     pub fn new(cache: Arc<Cache<PodView>>) -> Self {
         Self { pods: HashMap::new(), cache }
     }
 
     /// Cache of the pods of all machines.
-    #[must_use]
     pub fn cache(&self) -> &Arc<Cache<PodView>> {
         &self.cache
     }
@@ -122,7 +120,6 @@ impl Pods {
     }
 
     /// Name of a pod's Node.
-    #[must_use]
     pub fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
         Some(&self.pods.get(uid)?.view.node)
     }
@@ -364,7 +361,6 @@ impl Pods {
 }
 
 /// Address that a pod holds exclusively: none for a finished pod or one on the host network.
-#[must_use]
 pub fn held_ip(pod: &PodView) -> Option<Ipv4Addr> {
     parse(pod.status.pod_ip.as_deref()).filter(|_| !pod.spec.host_network && !pod.is_finished())
 }

@@ -91,7 +91,6 @@ pub struct Writes {
 
 impl Writes {
     /// Returns true if the last write is newer than the object that `cache` shows with `version`.
-    #[must_use]
     pub fn outrun<V: View>(&self, version: &str, cache: &Cache<V>) -> bool {
         cache.is_stale(version, self.version)
     }
@@ -103,7 +102,6 @@ impl Writes {
 }
 
 /// Random duration between `least` times `time` and `time`, so that jobs do not coincide.
-#[must_use]
 pub fn spread(time: Duration, least: f64) -> Duration {
     time.mul_f64(rand::random_range(least..=1.0))
 }
@@ -150,13 +148,11 @@ impl ConcurrencyLimiter {
     const FEWEST: usize = 4;
 
     /// Returns true if one more request may start beside `running`.
-    #[must_use]
     pub fn has_room(&self, running: usize) -> bool {
         running < self.size
     }
 
     /// Pressure of the requests under way.
-    #[must_use]
     pub fn pressure(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Pressure {
         if renewals + machines >= Self::MACHINES {
             Pressure::Machines

@@ -34,7 +34,6 @@ pub struct ServedMachine {
 
 impl ServedMachine {
     /// A pod of the machine, by `namespace/name`.
-    #[must_use]
     pub fn pod(&self, key: &str) -> Option<Arc<PodView>> {
         self.pods.get(key).filter(|pod| pod.node == self.node)
     }

@@ -22,7 +22,6 @@ pub struct Shape {
 }
 
 /// `value` as an `Arc` shared by all owners of an equal one. Few differ: one per revision and per class.
-#[must_use]
 pub fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
     if let Some(known) = pool.iter().find(|known| ***known == value) {
         return Arc::clone(known);

@@ -22,7 +22,6 @@ pub struct Object {
 }
 
 /// Watches of a kubelet, without those of pods and of their mounts.
-#[must_use]
 pub fn of_kubelet(node: &str) -> [WatchRequest; 4] {
     [
         one("/api/v1/nodes", Some(format!("metadata.name={node}"))),
@@ -33,13 +32,11 @@ pub fn of_kubelet(node: &str) -> [WatchRequest; 4] {
 }
 
 /// Watch of the pods of a Node.
-#[must_use]
 pub fn of_pods(node: &str) -> WatchRequest {
     one("/api/v1/pods", Some(format!("spec.nodeName={node}")))
 }
 
 /// Watch of one object.
-#[must_use]
 pub fn of_object(Object { kind, namespace, name }: &Object) -> WatchRequest {
     let path = format!("/api/v1/namespaces/{namespace}/{kind}");
     WatchRequest { min_timeout: LEAST_LIFE_OF_OBJECT, ..one(&path, Some(format!("metadata.name={name}"))) }

@@ -56,7 +56,6 @@ pub enum AdmitResult {
 }
 
 /// Decides whether `pod` may run beside `others`.
-#[must_use]
 pub fn admit(pod: &PodView, node: NodeInfo<'_>, others: &[AdmittedPod]) -> AdmitResult {
     if pod.spec.os.as_deref().is_some_and(|os| os != OS) {
         let message = "Failed to admit pod as the OS field doesn't match node OS".to_owned();

@@ -12,7 +12,6 @@ pub struct Allocatable {
 
 impl Allocatable {
     /// Parses the allocatable resources of a Node.
-    #[must_use]
     pub fn of(resources: &Resources) -> Self {
         // Parsed under another name than `pods`, so that it is counted in ones.
         let pods = ResourceList::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
@@ -44,7 +43,6 @@ fn amount(amounts: &ResourceList, resource: &str) -> Option<i64> {
 }
 
 /// Amount of a resource that a pod takes.
-#[must_use]
 pub fn request_of(pod: &PodView, resource: &str) -> i64 {
     if resource == "pods" { 1 } else { amount(&pod.spec.requests, resource).unwrap_or(0) }
 }
@@ -64,14 +62,12 @@ pub struct Shortage {
 
 impl Shortage {
     /// Missing amount.
-    #[must_use]
     pub fn missing(&self) -> i64 {
         self.requested - (self.capacity - self.used)
     }
 }
 
 /// Resources of which too little is left.
-#[must_use]
 pub fn shortages(pod: &PodView, allocatable: &Allocatable, others: &[&PodView]) -> Vec<Shortage> {
     let extended = pod.spec.requests.others.iter().map(|(name, _)| &**name);
     let names = ["pods", "cpu", "memory", "ephemeral-storage"].into_iter().chain(extended);

@@ -11,25 +11,21 @@ pub fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerView> {
 }
 
 /// Returns true if a container runs.
-#[must_use]
 pub fn is_running(container: &ContainerView) -> bool {
     matches!(container.state, ContainerState::Running { .. })
 }
 
 /// Returns true if a container has started at least once.
-#[must_use]
 pub fn has_begun(container: &ContainerView) -> bool {
     container.last.is_some() || !matches!(container.state, ContainerState::Waiting { .. })
 }
 
 /// Returns true if a container ended that may never have been created.
-#[must_use]
 pub fn is_unknown(container: &ContainerView) -> bool {
     matches!(&container.state, ContainerState::Ended(end) if &*end.reason == reasons::UNKNOWN)
 }
 
 /// Returns true if a container has come far enough to need the pod's sandbox, which has the address.
-#[must_use]
 pub fn needs_sandbox(container: &ContainerView) -> bool {
     has_begun(container)
         || matches!(&container.state, ContainerState::Waiting { reason, .. }
@@ -37,13 +33,11 @@ pub fn needs_sandbox(container: &ContainerView) -> bool {
 }
 
 /// Reason for which a container of a pod waits before its first start.
-#[must_use]
 pub fn initial_reason(pod: &PodSpecView) -> InternedStr {
     intern(if pod.init_containers.is_empty() { reasons::CREATING } else { reasons::INITIALIZING })
 }
 
 /// A container that waits for `reason` and has never run.
-#[must_use]
 pub fn waiting(name: &InternedStr, reason: &InternedStr) -> ContainerView {
     ContainerView {
         name: InternedStr::clone(name),

@@ -32,7 +32,6 @@ pub struct PendingEvent {
 }
 
 /// Events of a result of `pod`.
-#[must_use]
 pub fn of(pod: &PodView, result: &SyncResult, defaults: &ContainerDefaults) -> Vec<PendingEvent> {
     let mut events = Vec::new();
     match &result.failure {
@@ -71,7 +70,6 @@ fn is_ended(container: &ContainerView) -> bool {
 }
 
 /// Event about a whole pod.
-#[must_use]
 pub fn of_pod(warns: bool, reason: &str, message: &str) -> PendingEvent {
     PendingEvent { warns, reason: reason.to_owned(), message: message.to_owned(), container: None, count: 1 }
 }

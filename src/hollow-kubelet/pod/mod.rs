@@ -85,7 +85,6 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// Reason and message of the pod's status.
-    #[must_use]
     pub fn reason_and_message(&self) -> (&str, String) {
         match self {
             Self::Deadline => {
@@ -114,7 +113,6 @@ pub struct SyncContext<'a> {
 }
 
 /// Next result of an admitted `pod` at `now`.
-#[must_use]
 pub fn sync_pod(pod: &PodView, context: SyncContext<'_>, now: Timestamp) -> SyncResult {
     if pod.is_finished() {
         return SyncResult { delete: pod.deleted_at.is_some(), ..SyncResult::default() };
@@ -148,13 +146,11 @@ pub fn sync_pod(pod: &PodView, context: SyncContext<'_>, now: Timestamp) -> Sync
 }
 
 /// Returns true if a boot destroyed the pod's sandbox, so that it needs another one and another address.
-#[must_use]
 pub fn needs_another_sandbox(pod: &PodView, booted: Option<Timestamp>) -> bool {
     RebootState::of(pod, booted).is_some_and(|reboot| reboot.is_fresh)
 }
 
 /// Result for a pod that pod admission has rejected.
-#[must_use]
 pub fn rejected(pod: &PodView, reason: String, message: String, now: Timestamp) -> SyncResult {
     let status = PodStatus {
         phase: "Failed".into(),

@@ -39,7 +39,6 @@ pub struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// Output of a container of `pod`. An unreadable annotation counts as absent.
-    #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         let annotations = Annotations::of(pod, &container.name, role);
         let class = |amount_of: &Option<String>| {
@@ -92,7 +91,6 @@ pub fn containers(pod: &PodView) -> impl Iterator<Item = Found<'_>> {
 }
 
 /// A container of a pod, by name.
-#[must_use]
 pub fn container<'a>(pod: &'a PodView, name: &str) -> Option<Found<'a>> {
     containers(pod).find(|found| *found.spec.name == *name)
 }
@@ -120,7 +118,6 @@ impl Run {
     }
 
     /// Current run of a container.
-    #[must_use]
     pub fn current(view: &ContainerView) -> Option<Self> {
         match &view.state {
             ContainerState::Running { since } => {
@@ -131,7 +128,6 @@ impl Run {
     }
 
     /// This run, identified by its start time, as the container shows it now.
-    #[must_use]
     pub fn again(&self, view: &ContainerView) -> Option<Self> {
         let ended = match &view.state {
             ContainerState::Ended(ended) => Self::of(ended),

@@ -17,7 +17,6 @@ use super::{
 };
 
 /// Strategic merge patch that makes `pod` show `status`. Parts are moved into it: `json!` would copy them.
-#[must_use]
 pub fn patch(pod: &PodView, status: &PodStatus, failure: Option<&FailureReason>) -> Vec<u8> {
     let order: Vec<Value> =
         status.conditions.iter().map(|condition| json!({ "type": *condition.r#type })).collect();

@@ -45,7 +45,6 @@ pub enum Role {
 
 impl Role {
     /// Role of an init container.
-    #[must_use]
     pub fn of_init(container: &Container) -> Self {
         if container.is_sidecar() { Self::Sidecar } else { Self::Init }
     }
@@ -80,7 +79,6 @@ pub struct Script<'a> {
 
 impl<'a> Script<'a> {
     /// Script of a container of `pod`. An unreadable annotation counts as absent: see [`invalid_annotations`].
-    #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         // Annotations for all containers and the class's defaults apply to regular containers only.
         let is_regular = role == Role::Regular;
@@ -136,7 +134,6 @@ impl<'a> Script<'a> {
     }
 
     /// Returns true if the container restarts after it ended with `exit_code`.
-    #[must_use]
     pub fn restarts_after(&self, exit_code: i32) -> bool {
         match self.restart {
             RestartPolicy::Always => true,
