@@ -100,7 +100,7 @@ impl Coordinator {
             return;
         }
         if ip.is_some() {
-            self.endpoints.addresses().begin_at(&uid);
+            self.endpoints.addresses.begin_at(&uid);
         }
         let shape = Shape {
             parsed: Allocatable::of(&spec.allocatable),
@@ -135,7 +135,7 @@ impl Coordinator {
         if let Some(Kubelet { machine, .. }) = self.kubelets.get_mut(uid)
             && machine.dedicated.replace(client).is_none()
         {
-            self.endpoints.reserve_file();
+            self.endpoints.reserve_files(1);
         }
     }
 
@@ -162,12 +162,12 @@ impl Coordinator {
         if self.by_node.get(&machine.node) == Some(&uid) {
             self.by_node.remove(&machine.node);
             for pod in self.pods.cache().by_index(&machine.node) {
-                self.pods.remove(&pod.uid, &mut self.schedule, self.endpoints.addresses());
+                self.pods.remove(&pod.uid, &mut self.schedule, &mut self.endpoints.addresses);
             }
         }
         self.endpoints.close(&mut machine.endpoint, machine.view.as_deref());
         if machine.dedicated.is_some() {
-            self.endpoints.unreserve_file();
+            self.endpoints.reserve_files(-1);
         }
     }
 
@@ -195,10 +195,10 @@ impl Coordinator {
         if let Some(ip) = old.and_then(|old| held_ip(old))
             && same.is_none_or(|new| new.is_finished() || held_ip(new).is_some_and(|other| other != ip))
         {
-            self.endpoints.addresses().release(ip);
+            self.endpoints.addresses.release(ip);
         }
         if let Some(old) = old.filter(|_| same.is_none()) {
-            self.pods.remove(&old.uid, &mut self.schedule, self.endpoints.addresses());
+            self.pods.remove(&old.uid, &mut self.schedule, &mut self.endpoints.addresses);
         }
         if let Some(new) = new {
             self.update_pod(new, now);
@@ -313,7 +313,7 @@ impl Coordinator {
         let context = Context {
             schedule: &mut self.schedule,
             events: &mut self.events,
-            addresses: self.endpoints.addresses(),
+            addresses: &mut self.endpoints.addresses,
             now,
         };
         self.pods.prepare(uid, Host { uid: &host, machine, ip }, context)
@@ -373,7 +373,7 @@ impl Coordinator {
 
     /// Handles a new or changed pod.
     fn update_pod(&mut self, view: &Arc<PodView>, now: Clock) {
-        let addresses = self.endpoints.addresses();
+        let addresses = &mut self.endpoints.addresses;
         if let Some(ip) = held_ip(view) {
             addresses.claim(ip);
         }

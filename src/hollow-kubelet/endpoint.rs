@@ -40,22 +40,13 @@ impl Endpoint {
 /// Addresses and listeners of all machines, and the addresses of their pods.
 #[derive(Default)]
 pub struct Endpoints {
-    addresses: Addresses,
+    /// Addresses in use, by machines and by pods.
+    pub addresses: Addresses,
     /// Listeners of the kubelets' endpoints; None if no endpoints are served.
-    listeners: Option<Arc<ListenerPool>>,
+    pub listeners: Option<Arc<ListenerPool>>,
 }
 
 impl Endpoints {
-    /// Serves endpoints from now on.
-    pub fn serve(&mut self, listeners: Arc<ListenerPool>) {
-        self.listeners = Some(listeners);
-    }
-
-    /// Addresses in use, by machines and by pods.
-    pub fn addresses(&mut self) -> &mut Addresses {
-        &mut self.addresses
-    }
-
     /// Marks address and port that a Node shows as used.
     pub fn claim(&mut self, node: &NodeView) {
         if let Some(ip) = machine_ip(node) {
@@ -71,8 +62,8 @@ impl Endpoints {
         if let Some((listeners, port)) = self.listener_of(node) {
             listeners.release(port);
         }
-        let kept = machine.and_then(|endpoint| endpoint.ip);
-        if let Some(ip) = parse(node.internal_ip.as_deref()).filter(|ip| kept != Some(*ip)) {
+        let current = machine.and_then(|endpoint| endpoint.ip);
+        if let Some(ip) = parse(node.internal_ip.as_deref()).filter(|ip| current != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
@@ -124,17 +115,10 @@ impl Endpoints {
         }
     }
 
-    /// Reserves an open file for the dedicated client of a machine.
-    pub fn reserve_file(&self) {
+    /// Changes the number of open files reserved for dedicated clients of machines.
+    pub fn reserve_files(&self, change: i64) {
         if let Some(listeners) = &self.listeners {
-            listeners.reserve();
-        }
-    }
-
-    /// Frees the open file of a dedicated client.
-    pub fn unreserve_file(&self) {
-        if let Some(listeners) = &self.listeners {
-            listeners.unreserve();
+            listeners.reserve_files(change);
         }
     }
 

@@ -55,19 +55,11 @@ pub struct EventRecorder {
     dropped: u64,
 }
 
-/// Object that an event is about.
-#[derive(Debug)]
-enum About {
-    Pod(Arc<PodView>),
-    /// Node name.
-    Node(Arc<str>),
-}
-
-/// An event in a queue, with the object that it is about.
+/// An event in a queue.
 #[derive(Debug)]
 struct QueuedEvent {
-    about: About,
-    event: PendingEvent,
+    /// Boxed, since the queues keep their capacity.
+    event: Box<Event>,
     at: Timestamp,
     /// True if the event is known not to exist.
     is_new: bool,
@@ -77,7 +69,7 @@ impl EventRecorder {
     /// Records events about a pod, as far as its class wants them.
     pub fn record(
         &mut self,
-        pod: &Arc<PodView>,
+        pod: &PodView,
         events: Vec<PendingEvent>,
         wanted: PodEvents,
         schedule: &mut Schedule,
@@ -85,16 +77,26 @@ impl EventRecorder {
     ) {
         for event in events {
             if wanted == PodEvents::All || (wanted == PodEvents::Warnings && event.warns) {
-                self.push(About::Pod(Arc::clone(pod)), event, now.wall);
+                let about = || ObjectReference {
+                    namespace: Some(pod.namespace.to_string()),
+                    resource_version: Some(pod.resource_version.clone()),
+                    field_path: event.container.as_ref().map(|(name, is_init)| {
+                        let list = if *is_init { "initContainers" } else { "containers" };
+                        format!("spec.{list}{{{name}}}")
+                    }),
+                    ..reference("Pod", &pod.name, &pod.uid)
+                };
+                self.push(&pod.node, about, &event, now.wall);
             }
         }
         self.enqueue(schedule, now);
     }
 
     /// Records the reboot of a machine.
-    pub fn record_reboot(&mut self, node: &Arc<str>, boot: Uuid, schedule: &mut Schedule, now: Clock) {
+    pub fn record_reboot(&mut self, node: &str, boot: Uuid, schedule: &mut Schedule, now: Clock) {
         let message = format!("Node {node} has been rebooted, boot id: {boot}");
-        self.push(About::Node(Arc::clone(node)), of_pod(true, REBOOTED, &message), now.wall);
+        // The UID is the name, as kubelets write it and `kubectl describe node` searches for it.
+        self.push(node, || reference("Node", node, node), &of_pod(true, REBOOTED, message), now.wall);
         self.enqueue(schedule, now);
     }
 
@@ -132,14 +134,22 @@ impl EventRecorder {
         std::mem::take(&mut self.dropped)
     }
 
-    fn push(&mut self, about: About, event: PendingEvent, at: Timestamp) {
+    /// Queues an event of the kubelet of `node`.
+    fn push(
+        &mut self,
+        node: &str,
+        about: impl FnOnce() -> ObjectReference,
+        event: &PendingEvent,
+        at: Timestamp,
+    ) {
         let queue = if event.warns { &mut self.warnings } else { &mut self.normal };
         if queue.len() == MAX_QUEUE {
             self.dropped += 1;
             return;
         }
+        let at = to_seconds(at);
         let is_new = event.count <= 1;
-        queue.push_back(QueuedEvent { about, event, at: to_seconds(at), is_new });
+        queue.push_back(QueuedEvent { event: Box::new(to_event(node, about(), event, at)), at, is_new });
     }
 
     fn enqueue(&self, schedule: &mut Schedule, now: Clock) {
@@ -153,22 +163,18 @@ impl EventRecorder {
 impl QueuedEvent {
     /// Node whose kubelet reports the event.
     fn node(&self) -> &str {
-        match &self.about {
-            About::Pod(pod) => &pod.node,
-            About::Node(node) => node,
-        }
+        self.event.reporting_instance.as_deref().unwrap_or_default()
     }
 
     fn request(&self) -> Request {
-        let object = self.object();
-        // Events about cluster-scoped objects are in the default namespace.
-        let namespace = object.namespace.as_deref().unwrap_or("default").to_owned();
+        let metadata = self.event.metadata.as_ref();
+        let namespace = metadata.and_then(|metadata| metadata.namespace.as_deref()).unwrap_or_default();
         let path = format!("/api/v1/namespaces/{namespace}/events");
-        let name = self.name(&object);
         if self.is_new {
-            let event = envelope("v1", "Event", &self.event(object, namespace, name));
+            let event = envelope("v1", "Event", &self.event);
             return Request { method: Method::POST, path, body: Body::Object(event) };
         }
+        let name = metadata.and_then(|metadata| metadata.name.as_deref()).unwrap_or_default();
         let again = json!({ "count": self.event.count, "lastTimestamp": self.at });
         Request {
             method: Method::PATCH,
@@ -176,64 +182,54 @@ impl QueuedEvent {
             body: Body::MergePatch(again.to_string().into_bytes()),
         }
     }
+}
 
-    /// Reference to the object that the event is about.
-    fn object(&self) -> ObjectReference {
-        let reference = |kind: &str, name: &str, uid: &str| ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some(kind.to_owned()),
-            name: Some(name.to_owned()),
-            uid: Some(uid.to_owned()),
-            ..ObjectReference::default()
-        };
-        match &self.about {
-            About::Pod(pod) => ObjectReference {
-                namespace: Some(pod.namespace.to_string()),
-                resource_version: Some(pod.resource_version.clone()),
-                field_path: self.event.container.as_ref().map(|(name, is_init)| {
-                    let list = if *is_init { "initContainers" } else { "containers" };
-                    format!("spec.{list}{{{name}}}")
-                }),
-                ..reference("Pod", &pod.name, &pod.uid)
-            },
-            // The UID is the name, as kubelets write it and `kubectl describe node` searches for it.
-            About::Node(node) => reference("Node", node, node),
-        }
+/// Reference to the object that an event is about.
+fn reference(kind: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(kind.to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
     }
+}
 
-    fn name(&self, ObjectReference { name, uid, .. }: &ObjectReference) -> String {
-        let PendingEvent { reason, message, container, .. } = &self.event;
-        let (name, uid) = (name.as_deref().unwrap_or_default(), uid.as_deref().unwrap_or_default());
-        let container = container.as_ref().map_or("", |(name, _)| name);
-        let hash = digest(&format!("{uid}/{container}/{reason}/{message}"));
-        let end = name.len().min(NAME_BYTES);
-        // No part of a name may end in a dash.
-        format!("{}.{}", name[..end].trim_end_matches(['-', '.']), &hash[..16])
+/// Event of the kubelet of `node` about an object.
+fn to_event(node: &str, about: ObjectReference, event: &PendingEvent, at: Timestamp) -> Event {
+    let time = Some(Time { seconds: Some(at.as_second()), nanos: Some(0) });
+    let node = Some(node.to_owned());
+    let metadata = ObjectMeta {
+        name: Some(event_name(&about, event)),
+        // Events about cluster-scoped objects are in the default namespace.
+        namespace: Some(about.namespace.as_deref().unwrap_or("default").to_owned()),
+        ..ObjectMeta::default()
+    };
+    Event {
+        metadata: Some(metadata),
+        involved_object: Some(about),
+        reason: Some(event.reason.clone()),
+        message: Some(event.message.clone()),
+        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: node.clone() }),
+        first_timestamp: time,
+        last_timestamp: time,
+        count: Some(event.count),
+        r#type: Some(if event.warns { "Warning" } else { "Normal" }.to_owned()),
+        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_instance: node,
+        ..Event::default()
     }
+}
 
-    fn event(&self, object: ObjectReference, namespace: String, name: String) -> Event {
-        let PendingEvent { warns, reason, message, count, .. } = &self.event;
-        let time = Some(Time { seconds: Some(self.at.as_second()), nanos: Some(0) });
-        let node = Some(self.node().to_owned());
-        Event {
-            metadata: Some(ObjectMeta {
-                name: Some(name),
-                namespace: Some(namespace),
-                ..ObjectMeta::default()
-            }),
-            involved_object: Some(object),
-            reason: Some(reason.clone()),
-            message: Some(message.clone()),
-            source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: node.clone() }),
-            first_timestamp: time,
-            last_timestamp: time,
-            count: Some(*count),
-            r#type: Some(if *warns { "Warning" } else { "Normal" }.to_owned()),
-            reporting_component: Some(COMPONENT.to_owned()),
-            reporting_instance: node,
-            ..Event::default()
-        }
-    }
+/// Name of an event, derived from its content.
+fn event_name(ObjectReference { name, uid, .. }: &ObjectReference, event: &PendingEvent) -> String {
+    let PendingEvent { reason, message, container, .. } = event;
+    let (name, uid) = (name.as_deref().unwrap_or_default(), uid.as_deref().unwrap_or_default());
+    let container = container.as_ref().map_or("", |(name, _)| name);
+    let hash = digest(&format!("{uid}/{container}/{reason}/{message}"));
+    let end = name.len().min(NAME_BYTES);
+    // No part of a name may end in a dash.
+    format!("{}.{}", name[..end].trim_end_matches(['-', '.']), &hash[..16])
 }
 
 #[cfg(test)]
@@ -292,7 +288,8 @@ mod tests {
         let mut world = World::new();
         world.record(vec![event(false, "a"), event(false, "b"), event(true, "c")], PodEvents::All);
         let request = world.next(Duration::ZERO).unwrap();
-        assert!(world.recorder.under_way.as_ref().unwrap().event.warns);
+        let under_way = world.recorder.under_way.as_ref().unwrap();
+        assert_eq!(under_way.event.r#type.as_deref(), Some("Warning"));
         assert_eq!(request.path, "/api/v1/namespaces/n/events");
         assert!(world.next(Duration::ZERO).is_none(), "one at a time");
         world.answer(Ok("1"), Duration::ZERO);
@@ -301,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_says_which_are_wanted() {
+    fn a_class_selects_the_events() {
         for (wanted, count) in [(PodEvents::All, 2), (PodEvents::Warnings, 1), (PodEvents::None, 0)] {
             let mut world = World::new();
             world.record(vec![event(false, "a"), event(true, "b")], wanted);
@@ -340,13 +337,8 @@ mod tests {
 
     #[test]
     fn the_same_has_the_same_name_and_a_valid_one() {
-        let name_of = |name: &str, message: &str| {
-            let pod = Arc::new(PodView { name: name.into(), uid: "u".into(), ..PodView::default() });
-            let event = event(true, message);
-            let queued =
-                QueuedEvent { about: About::Pod(pod), event, at: Timestamp::UNIX_EPOCH, is_new: true };
-            queued.name(&queued.object())
-        };
+        let name_of =
+            |name: &str, message: &str| event_name(&reference("Pod", name, "u"), &event(true, message));
         assert_eq!(name_of("p", "a"), name_of("p", "a"));
         assert_ne!(name_of("p", "a"), name_of("p", "b"));
         let long = name_of(&format!("{}-{}", "a".repeat(NAME_BYTES - 1), "b"), "a");

@@ -167,7 +167,7 @@ impl Hollow {
     /// Derives the first addresses to assign from `name`, unique per process: processes that carry Nodes of
     /// one cluster see too late which addresses the others have just assigned. Call before creating machines.
     pub fn choose_addresses_by(&self, name: &str) {
-        self.shared.coordinator.lock().endpoints.addresses().begin_at(name);
+        self.shared.coordinator.lock().endpoints.addresses.begin_at(name);
     }
 
     /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
@@ -175,7 +175,7 @@ impl Hollow {
     pub fn serve(&self, options: server::ServerOptions, registry: &Registry) -> Result<Server, ServeError> {
         let machines = Arc::clone(&self.shared.coordinator) as Arc<dyn ServedMachines>;
         let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
-        self.shared.coordinator.lock().endpoints.serve(server.listeners());
+        self.shared.coordinator.lock().endpoints.listeners = Some(server.listeners());
         Ok(server)
     }
 

@@ -71,7 +71,7 @@ fn the_events_of_a_machine_are_lost_with_it() {
             let boot = boot::first(name, world.clock(second).wall);
             let now = world.clock(second);
             let Coordinator { events, schedule, .. } = &mut world.coordinator;
-            events.record_reboot(&name.into(), boot, schedule, now);
+            events.record_reboot(name, boot, schedule, now);
         }
         world.run(second + 1);
         assert_eq!(count(&world), sent, "{:?}", world.sent);

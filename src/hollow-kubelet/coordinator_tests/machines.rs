@@ -129,7 +129,7 @@ fn served(nodes: Vec<NodeView>, ports: &str) -> (World, Arc<ListenerPool>) {
     let metrics = crate::server::metrics::Metrics::new(&prometheus::Registry::new()).unwrap();
     let listeners = ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
     let listeners = Arc::new(listeners);
-    world.coordinator.endpoints.serve(Arc::clone(&listeners));
+    world.coordinator.endpoints.listeners = Some(Arc::clone(&listeners));
     (world, listeners)
 }
 
@@ -215,7 +215,7 @@ fn a_deleted_machine_is_quiet_and_its_address_comes_again() {
     world.run(60);
     assert!(world.sent.is_empty() && world.coordinator.pods.is_empty());
     assert!(world.coordinator.schedule.next_due(Pressure::Light).is_none());
-    assert_eq!(world.coordinator.endpoints.addresses().for_machine(), ip);
+    assert_eq!(world.coordinator.endpoints.addresses.for_machine(), ip);
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
     // The finished pod is deleted last; its address belongs to another pod by now.
     world.coordinator.pod_changed(Some(&over), None, world.clock(8));
     assert_eq!(
-        world.coordinator.endpoints.addresses().for_pod(crate::addresses::Block::of_cidr("10.128.3.0/29")),
+        world.coordinator.endpoints.addresses.for_pod(crate::addresses::Block::of_cidr("10.128.3.0/29")),
         None
     );
 }

@@ -12,7 +12,7 @@ use std::{collections::HashMap, convert::Infallible, future::pending};
 
 use futures::{
     StreamExt,
-    future::{AbortHandle, Abortable, OptionFuture, join_all},
+    future::{OptionFuture, join_all},
     stream::FuturesUnordered,
 };
 use kube::{Client, runtime::watcher::DefaultBackoff};
@@ -26,6 +26,7 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
+use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 pub use self::meter::Meter;
@@ -37,7 +38,7 @@ pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infall
     let (client, _) = api;
     let mounts = Mutex::new(Mounts::default());
     let changed = Notify::new();
-    let own = join_all(watches::of_kubelet(node).map(async |watch| {
+    let others = join_all(watches::of_kubelet(node).map(async |watch| {
         hold(client, &watch, meter, |_| {}).await;
     }));
     let pods = watches::of_pods(node);
@@ -47,7 +48,7 @@ pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infall
     });
     tokio::select! {
         never = pods => never,
-        _ = own => pending().await,
+        _ = others => pending().await,
         never = mounted(api, meter, &mounts, &changed) => never,
     }
 }
@@ -74,29 +75,19 @@ async fn mounted(
     changed: &Notify,
 ) -> Infallible {
     let (client, rate) = api;
-    let mut held: HashMap<Object, AbortHandle> = HashMap::new();
-    let mut watches = FuturesUnordered::new();
+    let mut watches: HashMap<Object, AbortOnDropHandle<Infallible>> = HashMap::new();
     let mut calls = FuturesUnordered::new();
     loop {
         let next_call = {
             let mut mounts = mounts.lock();
-            let wanted = mounts.objects();
-            held.retain(|object, handle| {
-                let stays = wanted.contains(object);
-                if !stays {
-                    handle.abort();
-                }
-                stays
-            });
-            for object in wanted {
-                if held.contains_key(&object) {
-                    continue;
-                }
-                let (handle, registration) = AbortHandle::new_pair();
-                let watch = watches::of_object(&object);
-                let following = async move { hold(client, &watch, meter, |_| {}).await };
-                watches.push(Abortable::new(following, registration));
-                held.insert(object, handle);
+            let objects = mounts.objects();
+            watches.retain(|object, _| objects.contains(object));
+            for object in objects {
+                watches.entry(object).or_insert_with_key(|object| {
+                    let (client, meter, watch) = (client.clone(), meter.clone(), watches::of_object(object));
+                    let watching = async move { hold(&client, &watch, &meter, |_| {}).await };
+                    AbortOnDropHandle::new(tokio::spawn(watching))
+                });
             }
             // Answers and failures are dropped: the next call of a token serves as well.
             let due = mounts.due(Instant::now()).into_iter();
@@ -107,7 +98,6 @@ async fn mounted(
         tokio::select! {
             () = changed.notified() => {}
             Some(()) = timer => {}
-            Some(_) = watches.next(), if !watches.is_empty() => {}
             Some(_) = calls.next(), if !calls.is_empty() => {}
         }
     }

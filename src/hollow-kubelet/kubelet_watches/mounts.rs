@@ -10,7 +10,7 @@ use http::Method;
 use k8s_pb::{
     api::{
         authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-        core::v1::{LocalObjectReference, Pod, ServiceAccountTokenProjection, Volume},
+        core::v1::{LocalObjectReference, Pod, ServiceAccountTokenProjection},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -120,8 +120,9 @@ fn mounted(pod: &Pod, metadata: &ObjectMeta, now: Instant) -> Mounted {
         object(kind, reference.and_then(|reference| reference.name.as_deref()))
     };
     let spec = pod.spec.as_ref();
-    for Volume { volume_source, .. } in spec.map(|spec| spec.volumes.as_slice()).unwrap_or_default() {
-        let Some(source) = volume_source else { continue };
+    for source in
+        spec.iter().flat_map(|spec| &spec.volumes).filter_map(|volume| volume.volume_source.as_ref())
+    {
         if let Some(secret) = &source.secret {
             mounted.objects.push(object("secrets", secret.secret_name.as_deref()));
         }
@@ -147,11 +148,16 @@ fn mounted(pod: &Pod, metadata: &ObjectMeta, now: Instant) -> Mounted {
     mounted
 }
 
-fn token(wanted: &ServiceAccountTokenProjection, account: &str, pod: &ObjectMeta, now: Instant) -> Token {
-    let seconds = wanted.expiration_seconds.unwrap_or(3600);
+fn token(projection: &ServiceAccountTokenProjection, account: &str, pod: &ObjectMeta, now: Instant) -> Token {
+    let seconds = projection.expiration_seconds.unwrap_or(3600);
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
-            audiences: wanted.audience.clone().filter(|audience| !audience.is_empty()).into_iter().collect(),
+            audiences: projection
+                .audience
+                .clone()
+                .filter(|audience| !audience.is_empty())
+                .into_iter()
+                .collect(),
             expiration_seconds: Some(seconds),
             bound_object_ref: Some(BoundObjectReference {
                 kind: Some("Pod".to_owned()),
@@ -174,8 +180,8 @@ fn token(wanted: &ServiceAccountTokenProjection, account: &str, pod: &ObjectMeta
 #[cfg(test)]
 mod tests {
     use k8s_pb::api::core::v1::{
-        ConfigMapProjection, PodSpec, PodStatus, ProjectedVolumeSource, SecretVolumeSource, VolumeProjection,
-        VolumeSource,
+        ConfigMapProjection, PodSpec, PodStatus, ProjectedVolumeSource, SecretVolumeSource, Volume,
+        VolumeProjection, VolumeSource,
     };
 
     use super::*;

@@ -38,7 +38,7 @@ pub fn of(pod: &PodView, result: &SyncResult, defaults: &ContainerDefaults) -> V
         Some(FailureReason::Rejected { reason, message }) => events.push(of_pod(true, reason, message)),
         Some(failure) => {
             let (reason, message) = failure.reason_and_message();
-            events.push(of_pod(*failure == FailureReason::Preempted, reason, &message));
+            events.push(of_pod(*failure == FailureReason::Preempted, reason, message));
         }
         None => {}
     }
@@ -54,98 +54,86 @@ pub fn of(pod: &PodView, result: &SyncResult, defaults: &ContainerDefaults) -> V
     for Found { spec, role, view: old } in containers(pod) {
         let is_init = role != Role::Regular;
         let views = if is_init { &now.init_containers } else { &now.containers };
-        let script = Script::of(&pod.spec, spec, role, defaults);
-        let container = ContainerEvents { pod, spec, script, is_init };
+        let add = |warns, reason: &str, message: String, count| {
+            let container = Some((InternedStr::clone(&spec.name), is_init));
+            events.push(PendingEvent { container, count, ..of_pod(warns, reason, message) });
+        };
         if result.stopping && old.is_some_and(is_running) {
-            events.push(container.killing());
+            killing(spec, add);
         } else if let Some(new) = views.iter().find(|view| view.name == spec.name) {
-            container.changed(old, new, &mut events);
+            let script = Script::of(&pod.spec, spec, role, defaults);
+            changed(pod, (spec, &script), (old, new), add);
         }
     }
     events
 }
 
-fn is_ended(container: &ContainerView) -> bool {
-    matches!(container.state, ContainerState::Ended(_))
-}
-
 /// Event about a whole pod.
-pub fn of_pod(warns: bool, reason: &str, message: &str) -> PendingEvent {
-    PendingEvent { warns, reason: reason.to_owned(), message: message.to_owned(), container: None, count: 1 }
+pub fn of_pod(warns: bool, reason: &str, message: impl Into<String>) -> PendingEvent {
+    PendingEvent { warns, reason: reason.to_owned(), message: message.into(), container: None, count: 1 }
 }
 
-/// Builder of the events about one container.
-struct ContainerEvents<'a> {
-    pod: &'a PodView,
-    spec: &'a Container,
-    script: Script<'a>,
-    is_init: bool,
+fn killing(spec: &Container, mut add: impl FnMut(bool, &str, String, i32)) {
+    add(false, "Killing", format!("Stopping container {}", spec.name), 1);
 }
 
-impl ContainerEvents<'_> {
-    fn event(&self, warns: bool, reason: &str, message: String, count: i32) -> PendingEvent {
-        let container = Some((InternedStr::clone(&self.spec.name), self.is_init));
-        PendingEvent { warns, reason: reason.to_owned(), message, container, count }
+/// Adds the events about a container whose status changes from `old` to `new`.
+fn changed(
+    pod: &PodView,
+    (spec, script): (&Container, &Script<'_>),
+    (old, new): (Option<&ContainerView>, &ContainerView),
+    mut add: impl FnMut(bool, &str, String, i32),
+) {
+    let image = &spec.image;
+    let had_begun = old.is_some_and(has_begun);
+    let runs = new.restarts.saturating_add(1);
+    // A sidecar ends for good once all regular containers have ended.
+    if script.role == Role::Sidecar
+        && old.is_some_and(is_running)
+        && matches!(new.state, ContainerState::Ended(_))
+    {
+        killing(spec, &mut add);
     }
-
-    fn killing(&self) -> PendingEvent {
-        self.event(false, "Killing", format!("Stopping container {}", self.spec.name), 1)
+    if has_begun(new)
+        && !is_unknown(new)
+        && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts))
+    {
+        let pulled = if !had_begun && !script.start_time.is_zero() {
+            let time = GoDuration(script.start_time);
+            add(false, "Pulling", format!("Pulling image {image:?}"), 1);
+            format!(
+                "Successfully pulled image {image:?} in {time} ({time} including waiting). Image size: 0 bytes."
+            )
+        } else {
+            format!("Container image {image:?} already present on machine")
+        };
+        add(false, "Pulled", pulled, runs);
+        add(false, "Created", "Container created".to_owned(), runs);
+        match script.start_error {
+            Some(error) => add(true, "Failed", format!("Error: {error}"), runs),
+            None => add(false, "Started", "Container started".to_owned(), runs),
+        }
     }
-
-    fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, events: &mut Vec<PendingEvent>) {
-        let (spec, script) = (self.spec, &self.script);
-        let image = &spec.image;
-        let had_begun = old.is_some_and(has_begun);
-        let runs = new.restarts.saturating_add(1);
-        // A sidecar ends for good once all regular containers have ended.
-        if script.role == Role::Sidecar && old.is_some_and(is_running) && is_ended(new) {
-            events.push(self.killing());
+    let ContainerState::Waiting { reason, .. } = &new.state else { return };
+    if old.is_some_and(|old| old.state == new.state && old.restarts == new.restarts) {
+        return;
+    }
+    match &**reason {
+        reasons::CRASH_LOOP => {
+            let (name, pod) = (&spec.name, full_name(pod));
+            let message = format!("Back-off restarting failed container {name} in pod {pod}");
+            add(true, "BackOff", message, new.restarts.max(1));
         }
-        if has_begun(new)
-            && !is_unknown(new)
-            && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts))
-        {
-            let pulled = if !had_begun && !script.start_time.is_zero() {
-                let time = GoDuration(script.start_time);
-                events.push(self.event(false, "Pulling", format!("Pulling image {image:?}"), 1));
-                format!(
-                    "Successfully pulled image {image:?} in {time} ({time} including waiting). Image size: 0 bytes."
-                )
-            } else {
-                format!("Container image {image:?} already present on machine")
-            };
-            events.push(self.event(false, "Pulled", pulled, runs));
-            events.push(self.event(false, "Created", "Container created".to_owned(), runs));
-            events.push(match script.start_error {
-                Some(error) => self.event(true, "Failed", format!("Error: {error}"), runs),
-                None => self.event(false, "Started", "Container started".to_owned(), runs),
-            });
+        reasons::PULL_FAILED => {
+            let error = script.image_error.unwrap_or_default();
+            add(false, "Pulling", format!("Pulling image {image:?}"), 1);
+            add(true, "Failed", format!("Failed to pull image {image:?}: {error}"), 1);
+            add(true, "Failed", format!("Error: {reason}"), 1);
         }
-        let ContainerState::Waiting { reason, .. } = &new.state else { return };
-        let is_new = old.is_none_or(|old| old.state != new.state || old.restarts != new.restarts);
-        match &**reason {
-            _ if !is_new => {}
-            reasons::CRASH_LOOP => {
-                let (name, pod) = (&spec.name, full_name(self.pod));
-                let message = format!("Back-off restarting failed container {name} in pod {pod}");
-                events.push(self.event(true, "BackOff", message, new.restarts.max(1)));
-            }
-            reasons::PULL_FAILED => {
-                let error = script.image_error.unwrap_or_default();
-                events.push(self.event(false, "Pulling", format!("Pulling image {image:?}"), 1));
-                events.push(self.event(
-                    true,
-                    "Failed",
-                    format!("Failed to pull image {image:?}: {error}"),
-                    1,
-                ));
-                events.push(self.event(true, "Failed", format!("Error: {reason}"), 1));
-            }
-            reasons::PULL_BACK_OFF => {
-                events.push(self.event(false, "BackOff", format!("Back-off pulling image {image:?}"), 1));
-                events.push(self.event(true, "Failed", format!("Error: {reason}"), 1));
-            }
-            _ => {}
+        reasons::PULL_BACK_OFF => {
+            add(false, "BackOff", format!("Back-off pulling image {image:?}"), 1);
+            add(true, "Failed", format!("Error: {reason}"), 1);
         }
+        _ => {}
     }
 }

@@ -12,6 +12,7 @@ use kube_node_planner::time;
 use super::{
     SyncContext,
     container::{self, has_begun},
+    output::{Found, containers},
     reasons,
     reboot::RebootState,
     script::{Role, Script},
@@ -47,10 +48,9 @@ pub fn advance_pod(
     let mut inits = views(&spec.init_containers, &pod.status.init_containers, &waits_as);
     let mut regulars = views(&spec.containers, &pod.status.containers, &waits_as);
     if let Some(reboot) = reboot {
-        let init = |container: &Container| Role::of_init(container);
-        let specs = spec.init_containers.iter().map(|container| (container, init(container)));
-        let specs = specs.chain(spec.containers.iter().map(|container| (container, Role::Regular)));
-        for ((container, role), view) in specs.zip(inits.iter_mut().chain(&mut *regulars)) {
+        for (Found { spec: container, role, .. }, view) in
+            containers(pod).zip(inits.iter_mut().chain(&mut *regulars))
+        {
             reboot.revive(view, &Script::of(spec, container, role, context.defaults), &waits_as);
         }
     }
@@ -99,24 +99,22 @@ pub fn advance_pod(
             }
         }
     }
-    let has_sandbox = inits.iter().chain(&*regulars).any(container::needs_sandbox);
-    let status = PodStatus {
+    let mut status = PodStatus {
         phase: intern(phase),
         start_time: Some(start_time),
         host_ip: Some(context.host_ip.to_string().into()),
-        pod_ip: match &pod.status.pod_ip {
-            None if has_sandbox => Some(context.ip.to_string().into()),
-            // The machine's current address, which may differ from the shown one.
-            Some(_) if spec.host_network => Some(context.host_ip.to_string().into()),
-            shown => shown.clone(),
-        },
         containers: regulars,
         init_containers: inits,
         ..pod.status.clone()
     };
-    let is_remade = reboot.is_some_and(|reboot| reboot.is_remade(&status));
-    let pod_ip = if is_remade { Some(context.ip.to_string().into()) } else { status.pod_ip };
-    (PodStatus { pod_ip, ..status }, again)
+    let has_sandbox = container::all(&status).any(container::needs_sandbox);
+    if reboot.is_some_and(|reboot| reboot.is_remade(&status)) || (status.pod_ip.is_none() && has_sandbox) {
+        status.pod_ip = Some(context.ip.to_string().into());
+    } else if status.pod_ip.is_some() && spec.host_network {
+        // The machine's current address, which may differ from the shown one.
+        status.pod_ip.clone_from(&status.host_ip);
+    }
+    (status, again)
 }
 
 fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
@@ -158,7 +156,8 @@ fn advance(
     waits_as: &InternedStr,
     (booted, now): (Option<Timestamp>, Timestamp),
 ) -> Option<Timestamp> {
-    let start = start_at(booted, now);
+    // With a clock behind the boot, the boot time: an earlier start would count as ended by the boot.
+    let start = to_seconds(now).max(booted.unwrap_or(Timestamp::MIN));
     loop {
         match (&view.state, &view.last) {
             (ContainerState::Waiting { .. }, None) => {
@@ -202,13 +201,6 @@ fn advance(
             }
         }
     }
-}
-
-/// Start time of a container that starts now. With a clock behind the boot, the boot time: an earlier start
-/// would count as ended by the boot.
-fn start_at(booted: Option<Timestamp>, now: Timestamp) -> Timestamp {
-    let second = to_seconds(now);
-    booted.map_or(second, |booted| booted.max(second))
 }
 
 fn run(view: &mut ContainerView, start: Timestamp) {
@@ -258,8 +250,7 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
 /// state is needed.
 fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
     let between = |from: Option<Timestamp>, to: Option<Timestamp>| {
-        let span = to.zip(from).map(|(to, from)| to.duration_since(from));
-        span.and_then(|span| Duration::try_from(span).ok()).unwrap_or_default()
+        from.zip(to).map_or(Duration::ZERO, |(from, to)| time::passed(from, to))
     };
     match before {
         Some(before) if between(end.started, end.finished) <= BACK_OFF_FORGOTTEN => {
@@ -282,7 +273,7 @@ fn back_off_after(waited: Duration) -> Duration {
 /// Waiting reason of a container whose image cannot be pulled since `from`, and the time of its next change.
 fn pull(from: Timestamp, now: Timestamp) -> (InternedStr, Timestamp) {
     // `from` may be any time: the loop must not count a distant past back-off by back-off.
-    let mut left = Duration::try_from(now.duration_since(from)).unwrap_or_default();
+    let mut left = time::passed(from, now);
     let mut back_off = BACK_OFF_FIRST;
     while back_off <= left && back_off < BACK_OFF_LONGEST {
         left -= back_off;

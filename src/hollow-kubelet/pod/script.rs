@@ -3,34 +3,21 @@
 use std::time::Duration;
 
 use kube_node_api::{ContainerDefaults, GoDuration, names};
-use kube_node_cache::{Container, LONGEST_ANNOTATION, PodSpecView, Probe, RestartPolicy, hollow_annotation};
+use kube_node_cache::{
+    Container, HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodSpecView, Probe, RestartPolicy, hollow_annotation,
+};
 use kube_node_planner::quantity;
 
 /// Default run time of a container that ends.
 const RUN_TIME: Duration = Duration::from_secs(1);
 /// Value of [`names::ANNOTATION_READY_TIME`] for a container that is never ready.
 const NEVER: &str = "never";
+/// Time until such a container is ready.
+const NEVER_READY: Duration = Duration::MAX;
 /// Exit reason that implies the exit code of a kill.
 const OOM_KILLED: &str = "OOMKilled";
 /// Exit code of a container that was killed: 128 + SIGKILL.
 pub const KILLED: i32 = 137;
-
-/// All annotations, each with a description of its valid values.
-const ANNOTATIONS: [(&str, &str); 13] = [
-    (names::ANNOTATION_START_TIME, "a duration, for example 5s"),
-    (names::ANNOTATION_IMAGE_ERROR, "why the image cannot be pulled, for example not found"),
-    (names::ANNOTATION_START_ERROR, "why the container cannot be started, for example exec: no such file"),
-    (names::ANNOTATION_READY_TIME, "a duration, for example 5s, or never"),
-    (names::ANNOTATION_RUN_TIME, "a duration, for example 5s"),
-    (names::ANNOTATION_EXIT_CODE, "0 to 255"),
-    (names::ANNOTATION_EXIT_REASON, "one word in CamelCase, for example OOMKilled"),
-    (names::ANNOTATION_STOP_TIME, "a duration, for example 5s"),
-    (names::ANNOTATION_LOG_LINE, "a line, for example ready to serve"),
-    (names::ANNOTATION_LOG_INTERVAL, "a duration, for example 5s"),
-    (names::ANNOTATION_CPU, "an amount, for example 10m"),
-    (names::ANNOTATION_MEMORY, "an amount, for example 50Mi"),
-    (names::ANNOTATION_EXEC_EXIT_CODE, "0 to 255"),
-];
 
 /// Role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +75,7 @@ impl<'a> Script<'a> {
             (Role::Sidecar, _) => RestartPolicy::Always,
             // An init container that succeeded does not restart.
             (Role::Init, RestartPolicy::Always) => RestartPolicy::OnFailure,
-            (Role::Init | Role::Regular, own) => own,
+            (Role::Init | Role::Regular, policy) => policy,
         };
         let ends = match role {
             Role::Init => Some(Duration::ZERO),
@@ -107,12 +94,9 @@ impl<'a> Script<'a> {
         let probed = container
             .readiness
             .map_or(started_after, |probe| started_after.max(probe.begins_after()) + probe.passes_after());
-        let ready_time = annotations.find(names::ANNOTATION_READY_TIME, ready_time);
-        let ready_after = match ready_time.or(default(defaults.ready_time).map(ReadyTime::After)) {
-            Some(ReadyTime::After(time)) => Some(time.max(started_after)),
-            Some(ReadyTime::Never) => None,
-            None => Some(probed),
-        };
+        let ready_time =
+            annotations.find(names::ANNOTATION_READY_TIME, ready_time).or(default(defaults.ready_time));
+        let ready_after = ready_time.map_or(probed, |time| time.max(started_after));
         let stop_time =
             annotations.find(names::ANNOTATION_STOP_TIME, duration).or(default(defaults.stop_time));
         Self {
@@ -125,7 +109,7 @@ impl<'a> Script<'a> {
             image_error: annotations.find(names::ANNOTATION_IMAGE_ERROR, text),
             start_error: annotations.find(names::ANNOTATION_START_ERROR, text),
             started_after,
-            ready_after,
+            ready_after: Some(ready_after).filter(|time| *time != NEVER_READY),
             run_time: annotations.find(names::ANNOTATION_RUN_TIME, duration).or(ends),
             exit_code: annotations.find(names::ANNOTATION_EXIT_CODE, code).unwrap_or(default_code),
             exit_reason,
@@ -141,12 +125,6 @@ impl<'a> Script<'a> {
             RestartPolicy::Never => false,
         }
     }
-}
-
-/// Readiness by annotation.
-enum ReadyTime {
-    After(Duration),
-    Never,
 }
 
 /// Annotations that apply to one container.
@@ -165,9 +143,9 @@ impl<'a, 'b> Annotations<'a, 'b> {
 
     /// Value of annotation `what`: for this container, else for all containers.
     pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
-        let value_for = |wanted: Option<&str>| {
+        let value_for = |container: Option<&str>| {
             let mut all = self.pod.hollow_annotations.iter();
-            let (_, value) = all.find(|(key, _)| hollow_annotation(key) == (what, wanted))?;
+            let (_, value) = all.find(|(key, _)| hollow_annotation(key) == (what, container))?;
             read(value)
         };
         value_for(Some(self.container)).or_else(|| value_for(None).filter(|_| self.of_all))
@@ -178,9 +156,32 @@ impl<'a, 'b> Annotations<'a, 'b> {
 pub fn invalid_annotations(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
     pod.hollow_annotations.iter().filter_map(|(key, value)| {
         let (what, container) = hollow_annotation(key);
-        let Some((_, write)) = ANNOTATIONS.iter().find(|(known, _)| *known == what) else {
-            let known = ANNOTATIONS.map(|(known, _)| known).join(", ");
-            return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
+        let (is_valid, valid_values) = match what {
+            names::ANNOTATION_EXIT_CODE | names::ANNOTATION_EXEC_EXIT_CODE => {
+                (code(value).is_some(), "0 to 255")
+            }
+            names::ANNOTATION_EXIT_REASON => {
+                (reason(value).is_some(), "one word in CamelCase, for example OOMKilled")
+            }
+            names::ANNOTATION_READY_TIME => {
+                (ready_time(value).is_some(), "a duration, for example 5s, or never")
+            }
+            names::ANNOTATION_IMAGE_ERROR => {
+                (text(value).is_some(), "why the image cannot be pulled, for example not found")
+            }
+            names::ANNOTATION_START_ERROR => {
+                (text(value).is_some(), "why the container cannot be started, for example exec: no such file")
+            }
+            names::ANNOTATION_LOG_LINE => (text(value).is_some(), "a line, for example ready to serve"),
+            names::ANNOTATION_CPU => (amount(value).is_some(), "an amount, for example 10m"),
+            names::ANNOTATION_MEMORY => (amount(value).is_some(), "an amount, for example 50Mi"),
+            known if HOLLOW_ANNOTATIONS.contains(&known) => {
+                (duration(value).is_some(), "a duration, for example 5s")
+            }
+            _ => {
+                let known = HOLLOW_ANNOTATIONS.join(", ");
+                return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
+            }
         };
         let mut all = pod.containers.iter().chain(&pod.init_containers);
         if let Some(name) = container.filter(|name| !all.any(|container| *container.name == **name)) {
@@ -188,24 +189,12 @@ pub fn invalid_annotations(pod: &PodSpecView) -> impl Iterator<Item = String> + 
                 "annotation {key}: the pod has no container {name:?}: write the name of one"
             ));
         }
-        let is_read = match what {
-            names::ANNOTATION_EXIT_CODE | names::ANNOTATION_EXEC_EXIT_CODE => code(value).is_some(),
-            names::ANNOTATION_EXIT_REASON => reason(value).is_some(),
-            names::ANNOTATION_READY_TIME => ready_time(value).is_some(),
-            names::ANNOTATION_IMAGE_ERROR | names::ANNOTATION_START_ERROR | names::ANNOTATION_LOG_LINE => {
-                text(value).is_some()
-            }
-            names::ANNOTATION_CPU | names::ANNOTATION_MEMORY => amount(value).is_some(),
-            _ => duration(value).is_some(),
+        let wrong = if value.is_empty() {
+            format!("is empty or longer than {LONGEST_ANNOTATION} bytes")
+        } else {
+            format!("{value:?} cannot be read")
         };
-        let wrong = || {
-            if value.is_empty() {
-                format!("is empty or longer than {LONGEST_ANNOTATION} bytes")
-            } else {
-                format!("{value:?} cannot be read")
-            }
-        };
-        (!is_read).then(|| format!("annotation {key}: {}: write {write}", wrong()))
+        (!is_valid).then(|| format!("annotation {key}: {wrong}: write {valid_values}"))
     })
 }
 
@@ -213,8 +202,8 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     text.parse::<GoDuration>().ok().map(|duration| duration.0)
 }
 
-fn ready_time(text: &str) -> Option<ReadyTime> {
-    if text == NEVER { Some(ReadyTime::Never) } else { duration(text).map(ReadyTime::After) }
+fn ready_time(text: &str) -> Option<Duration> {
+    if text == NEVER { Some(NEVER_READY) } else { duration(text) }
 }
 
 pub(super) fn code(text: &str) -> Option<i32> {
@@ -300,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_say_when_it_is_ready_unless_it_is_told() {
+    fn probes_decide_readiness_unless_an_annotation_does() {
         let probe = |initial_delay_seconds, success_threshold| {
             Some(Probe { initial_delay_seconds, success_threshold, period_seconds: 5 })
         };
@@ -323,8 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_keeps_what_is_read_here() {
-        assert_eq!(ANNOTATIONS.map(|(key, _)| key), kube_node_cache::HOLLOW_ANNOTATIONS);
+    fn every_annotation_of_the_cache_has_valid_values() {
+        for annotation in HOLLOW_ANNOTATIONS {
+            let key = annotation.trim_start_matches(names::HOLLOW_PREFIX);
+            let messages: Vec<String> =
+                invalid_annotations(&spec(RestartPolicy::Never, &[(key, "")])).collect();
+            assert!(messages.len() == 1 && messages[0].contains(": write "), "{messages:?}");
+        }
     }
 
     #[test]
@@ -342,8 +336,11 @@ mod tests {
         ];
         for (key, value, write) in wrong {
             let bad = spec(RestartPolicy::Never, &[(key, value)]);
-            let texts: Vec<String> = invalid_annotations(&bad).collect();
-            assert!(texts.len() == 1 && texts[0].contains(key) && texts[0].contains(write), "{texts:?}");
+            let messages: Vec<String> = invalid_annotations(&bad).collect();
+            assert!(
+                messages.len() == 1 && messages[0].contains(key) && messages[0].contains(write),
+                "{messages:?}"
+            );
             let good = spec(RestartPolicy::Never, &[]);
             let none = ContainerDefaults::default();
             assert_eq!(regular(&bad, &none), regular(&good, &none), "{key}");

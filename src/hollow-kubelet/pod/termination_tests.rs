@@ -68,8 +68,8 @@ fn a_deleted_pod_that_never_ran_goes_at_once() {
     let mut with_init = spec(RestartPolicy::Always, &[]);
     with_init.init_containers = [container("x"), container("y")].into();
     let status = sync_at(&deleted(pod(with_init), 0, 30), 0).status.unwrap();
-    let words: Vec<String> = status.init_containers.iter().map(|container| does(container).0).collect();
-    assert_eq!(words, ["ContainerStatusUnknown 137", reasons::INITIALIZING]);
+    let ends: Vec<String> = status.init_containers.iter().map(|container| does(container).0).collect();
+    assert_eq!(ends, ["ContainerStatusUnknown 137", reasons::INITIALIZING]);
     assert_eq!(does(&status.containers[0]).0, reasons::INITIALIZING, "it cannot have run");
 }
 
@@ -111,7 +111,7 @@ fn a_pod_makes_room() {
 }
 
 #[test]
-fn a_rejected_pod_says_why_and_nothing_else() {
+fn a_rejected_pod_has_its_reason_and_nothing_else() {
     let result =
         rejected(&pod(spec(RestartPolicy::Always, &[])), "OutOfcpu".into(), "too much".into(), at(3));
     let status = result.status.unwrap();

@@ -150,7 +150,7 @@ fn shown<'a>(pod: &'a PodView, name: &str) -> (&'a str, &'a str) {
 }
 
 /// State changes of the first container up to `second`, with their times.
-fn diary(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
+fn recorded_events(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
     let mut lines: Vec<(i64, String, i32)> = Vec::new();
     for second in 0..=second {
         pod = after(pod, second);
@@ -214,7 +214,7 @@ fn a_pod_that_ends_ends_in_time() {
 #[test]
 fn what_ends_again_and_again_backs_off_as_a_kubelet_does() {
     let crashing = pod(spec(RestartPolicy::Always, &[("run-time.a", "2s"), ("exit-code.a", "1")]));
-    let lines = diary(crashing, 2_000);
+    let lines = recorded_events(crashing, 2_000);
     let waits: Vec<i64> = lines
         .windows(2)
         .filter(|pair| pair[0].1 == reasons::CRASH_LOOP)
@@ -228,7 +228,7 @@ fn what_ends_again_and_again_backs_off_as_a_kubelet_does() {
 
 #[test]
 fn a_long_run_is_forgiven() {
-    let slow = diary(pod(spec(RestartPolicy::Always, &[("run-time.a", "11m")])), 2_000);
+    let slow = recorded_events(pod(spec(RestartPolicy::Always, &[("run-time.a", "11m")])), 2_000);
     let lines: Vec<_> = slow.iter().map(|(at, word, times)| (*at, word.as_str(), *times)).collect();
     assert_eq!(lines, [(0, "Ready", 0), (660, "Ready", 1), (1_320, "Ready", 2), (1_980, "Ready", 3)]);
 }
@@ -282,7 +282,7 @@ fn init_containers_run_one_after_another_and_sidecars_beside() {
     }
     let waits = reasons::INITIALIZING;
     let lines: Vec<(i64, Vec<&str>)> =
-        found.iter().map(|(at, words)| (*at, words.iter().map(String::as_str).collect())).collect();
+        found.iter().map(|(at, names)| (*at, names.iter().map(String::as_str).collect())).collect();
     assert_eq!(
         lines,
         [
@@ -348,7 +348,7 @@ fn probes_delay_readiness() {
 
 #[test]
 fn an_image_that_cannot_be_pulled_is_tried_again_ever_more_rarely() {
-    let lines = diary(pod(spec(RestartPolicy::Always, &[("image-error.a", "not found")])), 700);
+    let lines = recorded_events(pod(spec(RestartPolicy::Always, &[("image-error.a", "not found")])), 700);
     let tries: Vec<i64> =
         lines.iter().filter(|(_, word, _)| word == reasons::PULL_FAILED).map(|(at, ..)| *at).collect();
     assert_eq!(tries, [0, 10, 30, 70, 150, 310, 610]);
@@ -374,16 +374,16 @@ fn a_readiness_gate_is_waited_for_and_left_alone() {
     let mut running = after(pod(gated), 0);
     assert_eq!(shown(&running, "Ready"), ("False", "ReadinessGatesNotReady"));
     assert!(running.status.has("ContainersReady"));
-    let says = |pod: &PodView| {
+    let message = |pod: &PodView| {
         conditions::message(pod, &pod.status, pod.status.condition("Ready").unwrap()).unwrap_or_default()
     };
-    assert_eq!(says(&running), "corresponding condition of pod readiness gate \"gate\" does not exist.");
+    assert_eq!(message(&running), "corresponding condition of pod readiness gate \"gate\" does not exist.");
     let add = |pod: &mut PodView, value: &str| {
         let others = pod.status.conditions.iter().filter(|condition| &*condition.r#type != "gate").cloned();
         pod.status.conditions = others.chain([condition("gate", value)]).collect();
     };
     add(&mut running, "False");
-    assert_eq!(says(&running), "the status of pod readiness gate \"gate\" is not \"True\", but False");
+    assert_eq!(message(&running), "the status of pod readiness gate \"gate\" is not \"True\", but False");
     add(&mut running, "True");
     let open = after(running, 3);
     let ready = open.status.condition("Ready").unwrap();

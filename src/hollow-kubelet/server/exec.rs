@@ -3,7 +3,7 @@
 //! The streams are those of remotecommand, version 4: stdin, stdout, stderr, resize, and error, which carries
 //! the final `Status`.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use axum::{extract::Request, response::Response};
 use futures::future::OptionFuture;
@@ -30,6 +30,8 @@ use crate::{
 
 /// Supported version of remotecommand.
 const PROTOCOL: &str = "v4.channel.k8s.io";
+/// Stream of a terminal's size, which only a terminal has.
+const RESIZE: &str = "resize";
 /// Timeout until a client has opened its streams.
 const STREAMS_LIMIT: Duration = Duration::from_secs(30);
 /// Timeout of a command of `run`.
@@ -54,27 +56,15 @@ enum Session {
     Attach(Box<LogFollower>),
 }
 
-/// Streams that a client requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RequestedStreams {
-    stdin: bool,
-    stdout: bool,
-    stderr: bool,
-    tty: bool,
-}
-
-impl RequestedStreams {
-    fn of(query: &Query<'_>) -> Option<Self> {
-        let tty = query.has("tty");
-        let streams = Self {
-            stdin: query.has("input"),
-            stdout: query.has("output"),
-            // A terminal has one output stream.
-            stderr: query.has("error") && !tty,
-            tty,
-        };
-        (streams.stdin || streams.stdout || streams.stderr).then_some(streams)
-    }
+/// Types of the streams that a client requests; None if it requests neither input nor output.
+fn requested_streams(query: &Query<'_>) -> Option<Vec<&'static str>> {
+    let tty = query.has("tty");
+    let (stdin, stdout) = (query.has("input"), query.has("output"));
+    // A terminal has one output stream.
+    let stderr = query.has("error") && !tty;
+    let streams = [("stdin", stdin), ("stdout", stdout), ("stderr", stderr), ("error", true), (RESIZE, tty)];
+    let requested = streams.into_iter().filter_map(|(name, is_requested)| is_requested.then_some(name));
+    (stdin || stdout || stderr).then(|| requested.collect())
 }
 
 /// A container of a pod and its current run, or the refusal of a kubelet if it does not run.
@@ -96,7 +86,7 @@ pub fn answer(
 ) -> Result<Response, Refusal> {
     let (container, run) = running(pod, name)?;
     let query = Query::of(request.uri());
-    let requested = RequestedStreams::of(&query).ok_or_else(|| {
+    let requested = requested_streams(&query).ok_or_else(|| {
         (StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr".to_owned())
     })?;
     let session = match kind {
@@ -146,7 +136,7 @@ fn environment(machine: &ServedMachine, pod: &PodView, container: &Found<'_>) ->
 
 impl Session {
     /// Runs the session on the streams that the client opens, and sends its final status.
-    async fn serve(self, requested: RequestedStreams, opened: mpsc::Receiver<spdy::Stream>) {
+    async fn serve(self, requested: Vec<&'static str>, opened: mpsc::Receiver<spdy::Stream>) {
         let collected = timeout(STREAMS_LIMIT, collect(requested, opened)).await;
         let Ok(Some((mut terminal, error))) = collected else { return };
         let out = [terminal.stdout.clone(), terminal.stderr.clone()];
@@ -178,30 +168,25 @@ async fn attach(mut log: Box<LogFollower>, Terminal { mut stdin, stdout, .. }: T
 
 /// Waits for the requested streams; returns the terminal and the error stream. Any further stream is refused.
 async fn collect(
-    requested: RequestedStreams,
+    requested: Vec<&'static str>,
     mut opened: mpsc::Receiver<spdy::Stream>,
 ) -> Option<(Terminal, Sink)> {
-    let mut terminal = Terminal { tty: requested.tty, ..Terminal::default() };
-    let (mut error, mut has_resize) = (None, false);
-    loop {
-        let is_complete = terminal.stdin.is_some() == requested.stdin
-            && terminal.stdout.is_some() == requested.stdout
-            && terminal.stderr.is_some() == requested.stderr
-            && has_resize == requested.tty;
-        if is_complete && let Some(error) = error {
-            return Some((terminal, error));
-        }
+    let mut streams = HashMap::new();
+    while streams.len() < requested.len() {
         let stream = opened.recv().await?;
-        match stream.header("streamtype") {
-            Some("stdin") => terminal.stdin = Some(stream.source),
-            Some("stdout") => terminal.stdout = Some(stream.sink),
-            Some("stderr") => terminal.stderr = Some(stream.sink),
-            Some("error") => error = Some(stream.sink),
-            // A hollow terminal has no size.
-            Some("resize") => has_resize = true,
-            _ => return None,
-        }
+        let name = requested.iter().find(|name| stream.header("streamtype") == Some(name))?;
+        streams.insert(*name, stream);
     }
+    let mut take = |name| streams.remove(name);
+    let terminal = Terminal {
+        stdin: take("stdin").map(|stream| stream.source),
+        stdout: take("stdout").map(|stream| stream.sink),
+        stderr: take("stderr").map(|stream| stream.sink),
+        // A hollow terminal has no size.
+        tty: take(RESIZE).is_some(),
+        ..Terminal::default()
+    };
+    Some((terminal, take("error")?.sink))
 }
 
 /// Final status of a command, as in remotecommand from version 4 on.
@@ -228,19 +213,17 @@ mod tests {
     fn streams_are_those_of_the_query() {
         let of = |query: &str| {
             let uri: Uri = format!("/exec/a/b/c?{query}").parse().unwrap();
-            RequestedStreams::of(&Query::of(&uri))
+            requested_streams(&Query::of(&uri))
         };
         assert_eq!(of("command=x"), None);
-        let all = RequestedStreams { stdin: true, stdout: true, stderr: true, tty: false };
+        let all = vec!["stdin", "stdout", "stderr", "error"];
         assert_eq!(of("input=1&output=1&error=1"), Some(all));
-        assert_eq!(
-            of("input=1&output=1&error=1&tty=1"),
-            Some(RequestedStreams { stderr: false, tty: true, ..all })
-        );
+        let terminal = vec!["stdin", "stdout", "error", "resize"];
+        assert_eq!(of("input=1&output=1&error=1&tty=1"), Some(terminal));
     }
 
     #[test]
-    fn an_exit_code_is_told_as_kubectl_reads_it() {
+    fn an_exit_code_is_reported_as_kubectl_reads_it() {
         assert_eq!(status(0)["status"], "Success");
         let failed = status(3);
         assert_eq!(

@@ -214,15 +214,10 @@ impl ListenerPool {
         self.table.lock().claimed.remove(&port);
     }
 
-    /// Reserves an open file for a machine's dedicated client.
-    pub fn reserve(&self) {
-        self.table.lock().dedicated_clients += 1;
-    }
-
-    /// Frees the open file of a dedicated client.
-    pub fn unreserve(&self) {
+    /// Changes the number of open files reserved for dedicated clients of machines.
+    pub fn reserve_files(&self, change: i64) {
         let mut table = self.table.lock();
-        table.dedicated_clients = table.dedicated_clients.saturating_sub(1);
+        table.dedicated_clients = table.dedicated_clients.saturating_add_signed(change);
     }
 
     /// Accepts connections while polled; passes each to `serve` with its address, the UID of the listener's

@@ -23,7 +23,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Log stream of a run of a container.
 pub struct LogFollower {
     lines: Lines,
-    run: Run,
     pods: Arc<Cache<PodView>>,
     key: String,
     uid: Arc<str>,
@@ -50,11 +49,10 @@ impl LogFollower {
         let output = Output::of(&pod.spec, found.spec, found.role, &machine.settings.containers);
         let key = format!("{}/{}", pod.namespace, pod.name);
         let container = found.spec.name.to_string();
-        let lines = Lines::new(&output, format!("{container} of pod {key}"), &run);
+        let lines = Lines::new(&output, format!("{container} of pod {key}"), run);
         let range = lines.requested(&options, run.ended.unwrap_or(now).min(now));
         Self {
             lines,
-            run,
             pods: Arc::clone(&machine.pods),
             key,
             uid: Arc::clone(&pod.uid),
@@ -107,7 +105,7 @@ impl LogFollower {
     fn refresh(&mut self) {
         let pod = self.pods.get(&self.key).filter(|pod| pod.uid == self.uid);
         let view = pod.as_ref().and_then(|pod| container(pod, &self.container)?.view);
-        match view.and_then(|view| self.run.again(view)) {
+        match view.and_then(|view| self.lines.run.again(view)) {
             Some(Run { ended: None, .. }) => self.end = self.lines.count(Timestamp::now()),
             Some(Run { ended: Some(ended), .. }) => {
                 self.end = self.lines.count(ended);

@@ -82,26 +82,20 @@ pub struct Lines {
     /// Name of the container in numbered lines.
     name: String,
     interval: Duration,
-    began: Timestamp,
-    started: bool,
+    pub run: Run,
 }
 
 impl Lines {
     /// Lines of a run of the container named `name`, such as `main of pod default/web`.
-    pub fn new(output: &Output<'_>, name: String, run: &Run) -> Self {
-        Self {
-            line: output.log_line.map(ToOwned::to_owned),
-            name,
-            interval: output.log_interval,
-            began: run.began,
-            started: run.started,
-        }
+    pub fn new(output: &Output<'_>, name: String, run: Run) -> Self {
+        let line = output.log_line.map(ToOwned::to_owned);
+        Self { line, name, interval: output.log_interval, run }
     }
 
     /// Number of lines at `until`.
     pub fn count(&self, until: Timestamp) -> u64 {
-        match Duration::try_from(until.duration_since(self.began)) {
-            Ok(ran) if self.started => {
+        match Duration::try_from(until.duration_since(self.run.began)) {
+            Ok(ran) if self.run.started => {
                 u64::try_from(ran.as_nanos() / self.interval.as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
             }
             _ => 0,
@@ -111,7 +105,7 @@ impl Lines {
     /// Time of a line.
     pub fn time(&self, number: u64) -> Timestamp {
         let nanos = self.interval.as_nanos().saturating_mul(number.into());
-        time::after(self.began, Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        time::after(self.run.began, Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
     /// Range of the lines requested, at `until`.
@@ -122,7 +116,7 @@ impl Lines {
         let last = options.tail.map_or(0, |tail| count.saturating_sub(tail));
         // Number of the first line at this time or later.
         let first_at = |since| {
-            let nanos = time::passed(self.began, since).as_nanos();
+            let nanos = time::passed(self.run.began, since).as_nanos();
             u64::try_from(nanos.div_ceil(self.interval.as_nanos())).unwrap_or(u64::MAX)
         };
         available.max(last).max(options.since.map_or(0, first_at)).min(count)..count
@@ -151,7 +145,7 @@ mod tests {
     fn lines(interval: Duration) -> Lines {
         let output =
             Output { log_line: None, log_interval: interval, nano_cores: 1, memory: 1, exec_exit_code: 0 };
-        Lines::new(&output, "main".to_owned(), &Run { began: at(1_000), ended: None, started: true })
+        Lines::new(&output, "main".to_owned(), Run { began: at(1_000), ended: None, started: true })
     }
 
     fn read(query: &[(&str, &str)]) -> Result<LogOptions, (StatusCode, &'static str)> {
@@ -211,7 +205,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_started_says_nothing() {
-        let lines = Lines { started: false, ..lines(Duration::from_secs(1)) };
+        let mut lines = lines(Duration::from_secs(1));
+        lines.run.started = false;
         assert_eq!(lines.requested(&LogOptions::default(), at(2_000)), 0..0);
     }
 
