@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use hollow_kubelet::{Hollow, MachineSpec};
+use hollow_kubelet::Hollow;
 use kube::runtime::watcher;
 use kube_ext::{
     admin::{Admin, Readiness},
@@ -81,17 +81,8 @@ impl HollowNode {
         nodes.add_event_handler(deletion.clone());
         let (hollow, kubelets) =
             Hollow::new(client.clone(), &nodes, &pods, hollow_kubelet::RESTART, &registry)?;
-        let spec = MachineSpec {
-            node: machine.node.as_str().into(),
-            uid: machine.uid.as_str().into(),
-            capacity: machine.capacity,
-            allocatable: machine.allocatable,
-            kubelet_version: machine.kubelet_version,
-            container_runtime: machine.container_runtime,
-            ip: node_ip,
-            settings,
-        };
-        hollow.create(spec, None);
+        let uid = machine.uid.clone();
+        hollow.create(machine.spec(node_ip, settings), None);
         tasks.spawn(kubelets.run(shutdown.clone()));
 
         let own_node = watcher::Config::default().fields(&format!("metadata.name={}", args.node));
@@ -102,9 +93,9 @@ impl HollowNode {
                 ended = run_protobuf(client.clone(), own_node, nodes) => ended?,
                 ended = run_protobuf(client.clone(), own_pods, pods) => ended?,
                 Some(ended) = tasks.join_next() => ended.context(PART_ENDED)?,
-                () = dir.follow(|settings| hollow.update(&machine.uid, settings)) => {}
+                () = dir.follow(|settings| hollow.update(&uid, settings)) => {}
                 () = deletion.deleted.notified() => {
-                    bail!("Node {} with the UID {} is gone: its machine ends", machine.node, machine.uid)
+                    bail!("Node {} with the UID {uid} is gone: its machine ends", args.node)
                 }
             }
             bail!(PART_ENDED)

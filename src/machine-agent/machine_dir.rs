@@ -6,11 +6,13 @@
 
 use std::{
     fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
+use hollow_kubelet::MachineSpec;
 pub use hollow_kubelet::Settings;
 use kube_node_api::Resources;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -46,6 +48,16 @@ pub struct Machine {
     /// Commands that `/bin/sh -c` runs one after the other, before the kubelet starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
+}
+
+impl Machine {
+    /// The machine for its hollow kubelet.
+    #[must_use]
+    pub fn spec(self, ip: Option<Ipv4Addr>, settings: Settings) -> MachineSpec {
+        let Self { capacity, allocatable, kubelet_version, container_runtime, .. } = self;
+        let (node, uid) = (self.node.into(), self.uid.into());
+        MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, ip, settings }
+    }
 }
 
 /// Folder of a machine.
@@ -95,9 +107,8 @@ impl MachineDir {
                 continue;
             }
             last = now;
-            let settings =
-                last.clone().and_then(|text| parse(&path, &text).map_err(|error| format!("{error:#}")));
-            match settings {
+            let settings = last.as_ref().map_err(Clone::clone);
+            match settings.and_then(|text| parse(&path, text).map_err(|error| format!("{error:#}"))) {
                 Ok(settings) => apply(settings),
                 Err(error) => warn!(error, "the settings before go on"),
             }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context, anyhow};
 use base64::{
     Engine,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
@@ -27,7 +28,7 @@ pub(super) struct Bootstrap {
     config: Config,
 }
 
-/// Claims of a token that are read here.
+/// The used claims of a token.
 #[derive(Deserialize)]
 struct Claims {
     exp: i64,
@@ -35,22 +36,27 @@ struct Claims {
 
 impl Bootstrap {
     pub(super) async fn read(path: &Path) -> Result<Self, IdentityError> {
-        let failed = |source| IdentityError::Bootstrap { path: path.to_owned(), source };
-        let text = fs::read(path).map_err(|error| failed(error.into()))?;
-        let file: Kubeconfig = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-        let config = config.map_err(|error| failed(error.into()))?;
-        Ok(Self { path: path.to_owned(), config })
+        let config = async {
+            let file: Kubeconfig = serde_json::from_slice(&fs::read(path)?)?;
+            anyhow::Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+        };
+        let config = config.await.with_context(|| {
+            let path = path.display();
+            format!("the bootstrap kubeconfig {path} cannot be used: it must be as the operator writes it")
+        });
+        Ok(Self { path: path.to_owned(), config: config.map_err(IdentityError::NoToken)? })
     }
 
     /// A client that authenticates by the token.
     pub(super) fn token_client(self) -> Result<TokenClient, IdentityError> {
         let Some(token) = &self.config.auth_info.token else {
-            return Err(IdentityError::NoToken { path: self.path });
+            let path = self.path.display();
+            let error = anyhow!("the bootstrap kubeconfig {path} has no token of a ServiceAccount");
+            return Err(IdentityError::NoToken(error));
         };
         let expires = expiry(token.expose_secret());
         let client = self.client_with(self.config.auth_info.clone())?;
-        Ok(TokenClient { client, kept: expires.map(|expires| (self.path, expires)) })
+        Ok(TokenClient { client, stored: expires.map(|expires| (self.path, expires)) })
     }
 
     /// A client that authenticates by the certificate.
@@ -62,7 +68,7 @@ impl Bootstrap {
         let mut config = self.config.clone();
         config.auth_info = auth_info;
         let url = config.cluster_url.to_string();
-        connection::client(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
+        Ok(connection::client(config).with_context(|| format!("cannot make a client for {url}"))?)
     }
 }
 
@@ -81,14 +87,17 @@ pub struct TokenClient {
     /// Client that authenticates by the token.
     pub(super) client: Client,
     /// File that holds the token, and the expiry that the token claims; None if the token was just requested.
-    pub(super) kept: Option<(PathBuf, Timestamp)>,
+    pub(super) stored: Option<(PathBuf, Timestamp)>,
 }
 
 impl TokenClient {
     /// Reason why the API server refuses the token of `node`.
     pub(super) fn refused(self, node: &str, now: Timestamp) -> IdentityError {
-        match self.kept.filter(|(_, expires)| *expires <= now) {
-            Some((path, since)) => IdentityError::TokenExpired { path, since },
+        match self.stored.filter(|(_, expires)| *expires <= now) {
+            Some((path, since)) => IdentityError::NoToken(anyhow!(
+                "the token in {} expired at {since}: the operator replaces it while it runs; see its logs, or delete the pod",
+                path.display()
+            )),
             // The kubelet writes a new token to the folder up to a minute late.
             None => IdentityError::NodeGone { node: node.to_owned() },
         }

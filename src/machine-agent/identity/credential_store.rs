@@ -45,10 +45,10 @@ impl CredentialStore for Folders {
     }
 
     fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
-        store::load(&self.state_dir, node, now)
+        Ok(store::load(&self.state_dir, node, now)?)
     }
 
     fn save(&self, certificate: &Certificate) -> Result<(), IdentityError> {
-        store::save(&self.state_dir, certificate)
+        Ok(store::save(&self.state_dir, certificate)?)
     }
 }

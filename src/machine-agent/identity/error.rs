@@ -1,56 +1,16 @@
 //! Errors of a machine's identity.
 
-use std::{io, path::PathBuf, time::Duration};
-
-use jiff::Timestamp;
 use kube_ext::call::ApiError;
+
+use super::request::ANSWER_LIMIT;
 
 /// Reason why a machine has no identity, or no longer. The text includes the remedy: it becomes the last line
 /// of the machine's container.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The bootstrap kubeconfig cannot be used.
-    #[error("the bootstrap kubeconfig {} cannot be used: it must be as the operator writes it", path.display())]
-    Bootstrap {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The bootstrap kubeconfig has no token.
-    #[error("the bootstrap kubeconfig {} has no token of a ServiceAccount", path.display())]
-    NoToken {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// No client can be built from the kubeconfig.
-    #[error("cannot make a client for {url}")]
-    Client {
-        /// URL of the API server.
-        url: String,
-        /// Cause.
-        source: Box<kube::Error>,
-    },
-    /// No token could be requested.
+    /// A call about the CSR failed.
     #[error(transparent)]
-    Token(ApiError),
-    /// The token has expired.
-    #[error(
-        "the token in {} expired at {since}: the operator replaces it while it runs; see its logs, or delete the pod",
-        path.display()
-    )]
-    TokenExpired {
-        /// Path of the file.
-        path: PathBuf,
-        /// Expiry of the token.
-        since: Timestamp,
-    },
-    /// The token is refused before its expiry: the Node that it is bound to is gone.
-    #[error("the API server takes the token of Node {node} no more: that Node is gone, or was made anew")]
-    NodeGone {
-        /// Name of the Node.
-        node: String,
-    },
+    Call(#[from] ApiError),
     /// The approver denied the CSR.
     #[error("the certificate is denied: {reason}: {message}")]
     Denied {
@@ -70,34 +30,24 @@ pub enum IdentityError {
     /// The CSR was not answered in time.
     #[error(
         "request {name} has no certificate after {} s: the operator approves it and kube-controller-manager signs it; see whether both run",
-        waited.as_secs()
+        ANSWER_LIMIT.as_secs()
     )]
     Unanswered {
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// Time waited.
-        waited: Duration,
     },
-    /// A call about the CSR failed.
+    /// The token is refused before its expiry: the Node that it is bound to is gone.
+    #[error("the API server takes the token of Node {node} no more: that Node is gone, or was made anew")]
+    NodeGone {
+        /// Name of the Node.
+        node: String,
+    },
+    /// There is no usable token yet: the kubelet may be about to write its file, or to replace it.
     #[error(transparent)]
-    Call(#[from] ApiError),
-    /// The state folder cannot be used.
-    #[error("cannot use {}: it must be a folder that this user may write", path.display())]
-    State {
-        /// File or folder.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The key or the CSR cannot be created.
-    #[error("cannot make a key and a request for a certificate")]
-    Key(#[source] rcgen::Error),
-    /// The issued certificate does not fit the key or the machine.
-    #[error("what was issued is no certificate of this machine: {what}")]
-    Unusable {
-        /// Defect of the certificate.
-        what: String,
-    },
+    NoToken(anyhow::Error),
+    /// Key, certificate or state cannot be used.
+    #[error(transparent)]
+    Unusable(#[from] anyhow::Error),
 }
 
 impl IdentityError {
@@ -105,12 +55,7 @@ impl IdentityError {
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
-            // The kubelet may be about to write the file, or to replace it.
-            Self::Bootstrap { .. }
-            | Self::NoToken { .. }
-            | Self::Token(_)
-            | Self::TokenExpired { .. }
-            | Self::Unanswered { .. } => true,
+            Self::NoToken(_) | Self::Unanswered { .. } => true,
             Self::Call(error) => !error.is_final() && !self.is_unauthenticated(),
             _ => false,
         }

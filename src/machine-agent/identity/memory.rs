@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use jiff::Timestamp;
 use kube::{Client, Config, config::AuthInfo};
 use kube_ext::{connection::like_a_kubelet, leader::Fence, rate::Rate};
 use kube_node_planner::approval::Account;
-use secrecy::ExposeSecret;
 
 use super::{
     CredentialStore, IdentityError,
@@ -53,8 +53,8 @@ impl MemoryStore {
         let mut config = server.clone();
         config.auth_info = auth_info;
         let url = config.cluster_url.to_string();
-        like_a_kubelet(config, fence, &self.rate)
-            .map_err(|source| IdentityError::Client { url, source: Box::new(source) })
+        let client = like_a_kubelet(config, fence, &self.rate);
+        Ok(client.with_context(|| format!("cannot make a client for {url}"))?)
     }
 }
 
@@ -62,10 +62,9 @@ impl CredentialStore for MemoryStore {
     async fn token_client(&self, node: &str) -> Result<TokenClient, IdentityError> {
         let requested =
             token::request(&self.bootstrap.requester, Account::Hollow, node, &self.uid, LIFETIME_MIN).await;
-        let token = requested.map_err(IdentityError::Token)?;
-        let shown =
-            AuthInfo { token: Some(token.secret.expose_secret().to_owned().into()), ..AuthInfo::default() };
-        Ok(TokenClient { client: self.client_with(shown)?, kept: None })
+        let token = requested.map_err(|error| IdentityError::NoToken(error.into()))?;
+        let auth_info = AuthInfo { token: Some(token.secret), ..AuthInfo::default() };
+        Ok(TokenClient { client: self.client_with(auth_info)?, stored: None })
     }
 
     async fn certificate_client(&self, certificate: &Certificate) -> Result<Client, IdentityError> {

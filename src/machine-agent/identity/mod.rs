@@ -96,9 +96,9 @@ impl<P: CredentialStore> Identity<P> {
         options: IdentityOptions<P>,
         pending_csr: &mut PendingCsr,
     ) -> Result<Self, IdentityError> {
-        let certificate = if let Some(kept) = options.store.load(&options.node, Timestamp::now())? {
-            info!(until = %kept.not_after, "going on with the certificate that is kept");
-            kept
+        let certificate = if let Some(stored) = options.store.load(&options.node, Timestamp::now())? {
+            info!(until = %stored.not_after, "going on with the certificate that is kept");
+            stored
         } else {
             let mut retries = Retries::until(Instant::now() + options.patience);
             let made = loop {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use futures::{TryStreamExt, pin_mut};
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -17,14 +18,19 @@ use kube_node_planner::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{CredentialStore, IdentityError, IdentityOptions, store::Certificate};
+use super::{
+    CredentialStore, IdentityError, IdentityOptions,
+    store::{Certificate, unusable},
+};
 
 /// Time that a CSR may stay unanswered before that is reported.
-const ANSWER_LIMIT: Duration = Duration::from_mins(1);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// Time limit for a watch to show the existing CSR: longer than that of its call.
 const STILL_THERE: Duration = Duration::from_secs(25);
 /// Resource version at which a watch starts from any state that the API server has.
 const ANY_VERSION: &str = "0";
+/// Error of a key or of a CSR that cannot be created.
+const NO_KEY: &str = "cannot make a key and a request for a certificate";
 /// Wait between two watches of one CSR.
 const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
@@ -61,9 +67,9 @@ impl PendingCsr {
         let (key, made) = if let Some(pending) = self.0.take() {
             pending
         } else {
-            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Key)?;
-            let wanted = request(options, &key)?;
-            (key, call("ask for a certificate", api.create(&PostParams::default(), &wanted)).await?)
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).context(NO_KEY)?;
+            let request = request(options, &key)?;
+            (key, call("ask for a certificate", api.create(&PostParams::default(), &request)).await?)
         };
         // Stored before the wait: a caller that drops this future continues with the same CSR.
         let (key, made) = self.0.insert((key, made));
@@ -72,7 +78,7 @@ impl PendingCsr {
         if let Err(error @ (IdentityError::Call(_) | IdentityError::Unanswered { .. })) = pem {
             return Err(error);
         }
-        let certificate = pem.and_then(|pem| Certificate::new(pem, key, &options.node));
+        let certificate = pem.and_then(|pem| Ok(Certificate::new(pem, key, &options.node)?));
         self.0 = None;
         certificate
     }
@@ -86,7 +92,7 @@ fn request<P>(
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, GROUP);
     params.distinguished_name.push(DnType::CommonName, format!("{USER_PREFIX}{}", options.node));
-    let pem = params.serialize_request(key).and_then(|request| request.pem()).map_err(IdentityError::Key)?;
+    let pem = params.serialize_request(key).and_then(|request| request.pem()).context(NO_KEY)?;
     Ok(CertificateSigningRequest {
         metadata: ObjectMeta { generate_name: Some(format!("{}-", options.node)), ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
@@ -113,7 +119,7 @@ async fn answer_to(
         let version = seen.metadata.resource_version.clone().unwrap_or_default();
         let Ok(changed) = timeout_at(deadline, change(api, seen, &version)).await else {
             let name = seen.metadata.name.clone().unwrap_or_default();
-            return Err(IdentityError::Unanswered { name, waited: ANSWER_LIMIT });
+            return Err(IdentityError::Unanswered { name });
         };
         *seen = changed?;
     }
@@ -132,8 +138,7 @@ fn answer_in(request: &CertificateSigningRequest) -> Result<Option<String>, Iden
         }
     }
     let Some(ByteString(certificate)) = &status.certificate else { return Ok(None) };
-    let unusable = |_| IdentityError::Unusable { what: "it is not PEM".to_owned() };
-    String::from_utf8(certificate.clone()).map(Some).map_err(unusable)
+    Ok(Some(String::from_utf8(certificate.clone()).map_err(|_| unusable("it is not PEM"))?))
 }
 
 /// Waits until the CSR has changed since `version`.

@@ -4,9 +4,10 @@
 //! its certificate: a new certificate comes with a new connection pool. Requests on the old pool (watches)
 //! end by themselves.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use kube::{Client, client::Body};
+use parking_lot::RwLock;
 use tower::service_fn;
 
 /// The newest client, shared with the client that forwards requests to it.
@@ -21,19 +22,15 @@ impl Rotating {
 
     /// Sends all later requests by `client`.
     pub(super) fn replace(&self, client: Client) {
-        *self.newest.write().unwrap_or_else(PoisonError::into_inner) = client;
-    }
-
-    fn newest(&self) -> Client {
-        self.newest.read().unwrap_or_else(PoisonError::into_inner).clone()
+        *self.newest.write() = client;
     }
 
     /// A client that forwards each request to the newest one.
     pub(super) fn client(self: &Arc<Self>) -> Client {
         let rotating = Arc::clone(self);
-        let namespace = self.newest().default_namespace().to_owned();
+        let namespace = self.newest.read().default_namespace().to_owned();
         let service = service_fn(move |request: http::Request<Body>| {
-            let client = rotating.newest();
+            let client = rotating.newest.read().clone();
             async move { client.send(request).await }
         });
         Client::new(service, namespace)
@@ -54,7 +51,7 @@ mod tests {
         Client::new(service_fn(answer), "default")
     }
 
-    async fn asked(client: &Client) -> String {
+    async fn response(client: &Client) -> String {
         client.request_text(http::Request::get("/").body(Vec::new()).unwrap()).await.unwrap()
     }
 
@@ -62,8 +59,8 @@ mod tests {
     async fn a_client_handed_out_before_uses_the_newest() {
         let rotating = Rotating::new(answering("first"));
         let client = rotating.client();
-        assert_eq!(asked(&client).await, "first");
+        assert_eq!(response(&client).await, "first");
         rotating.replace(answering("second"));
-        assert_eq!(asked(&client).await, "second");
+        assert_eq!(response(&client).await, "second");
     }
 }

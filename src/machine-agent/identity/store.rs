@@ -2,12 +2,11 @@
 
 use std::{fs, io, ops::RangeInclusive, path::Path};
 
+use anyhow::{Context, anyhow};
 use jiff::Timestamp;
-use kube_ext::files::write_private;
+use kube_ext::files::{FileError, write_private};
 use rcgen::KeyPair;
 use x509_parser::{certificate::X509Certificate, pem::Pem, time::ASN1Time};
-
-use super::IdentityError;
 
 /// File in the state folder: the key, then the certificate.
 const FILE: &str = "client.pem";
@@ -28,8 +27,7 @@ pub struct Certificate {
 
 impl Certificate {
     /// Checks that `pem` is a certificate of `node` for `key`, and reads its validity.
-    pub(super) fn new(pem: String, key: &KeyPair, node: &str) -> Result<Self, IdentityError> {
-        let unusable = |what: &str| IdentityError::Unusable { what: what.to_owned() };
+    pub(super) fn new(pem: String, key: &KeyPair, node: &str) -> anyhow::Result<Self> {
         let first = Pem::iter_from_buffer(pem.as_bytes()).next();
         let first = first.and_then(Result::ok).ok_or_else(|| unusable("it is not PEM"))?;
         let parsed = first.parse_x509().map_err(|_| unusable("it is no X.509 certificate"))?;
@@ -54,6 +52,11 @@ impl Certificate {
     }
 }
 
+/// The issued certificate does not fit the key or the machine.
+pub(super) fn unusable(defect: &str) -> anyhow::Error {
+    anyhow!("what was issued is no certificate of this machine: {defect}")
+}
+
 fn is_of(certificate: &X509Certificate<'_>, node: &str) -> bool {
     let mut names = certificate.subject().iter_common_name();
     let name = names.next().and_then(|name| name.as_str().ok());
@@ -62,17 +65,15 @@ fn is_of(certificate: &X509Certificate<'_>, node: &str) -> bool {
 
 /// The stored certificate of `node` in a folder, if it is valid at `now`. An unusable one counts as none:
 /// another is requested.
-pub(super) fn load(dir: &Path, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
-    let failed = |path: &Path, source| IdentityError::State { path: path.to_owned(), source };
+pub(super) fn load(dir: &Path, node: &str, now: Timestamp) -> anyhow::Result<Option<Certificate>> {
     // In a pod the folder is a volume.
-    if !fs::metadata(dir).map_err(|source| failed(dir, source))?.is_dir() {
-        return Err(failed(dir, io::ErrorKind::NotADirectory.into()));
+    if !fs::metadata(dir).with_context(|| unwritable(dir))?.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::NotADirectory)).with_context(|| unwritable(dir));
     }
     let file = dir.join(FILE);
     let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(failed(&file, source)),
+        text => text.with_context(|| unwritable(&file))?,
     };
     let stored = text.find(CERTIFICATE).map(|at| text.split_at(at)).and_then(|(key, pem)| {
         let key = KeyPair::from_pem(key).ok()?;
@@ -82,11 +83,14 @@ pub(super) fn load(dir: &Path, node: &str, now: Timestamp) -> Result<Option<Cert
 }
 
 /// Stores a certificate in a folder, in place of the former one.
-pub(super) fn save(dir: &Path, certificate: &Certificate) -> Result<(), IdentityError> {
+pub(super) fn save(dir: &Path, certificate: &Certificate) -> anyhow::Result<()> {
     let file = dir.join(FILE);
     let content = format!("{}{}", certificate.key, certificate.pem);
-    write_private(&file, &content)
-        .map_err(|error| IdentityError::State { path: file, source: error.into_source() })
+    write_private(&file, &content).map_err(FileError::into_source).with_context(|| unwritable(&file))
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("cannot use {}: it must be a folder that this user may write", path.display())
 }
 
 #[cfg(test)]
@@ -119,8 +123,8 @@ mod tests {
         save(&dir, &certificate).unwrap();
         let mode = fs::metadata(dir.join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let kept = load("a", now).expect("it is good");
-        assert_eq!((kept.key, kept.not_after), (certificate.key, certificate.not_after));
+        let stored = load("a", now).expect("it is good");
+        assert_eq!((stored.key, stored.not_after), (certificate.key, certificate.not_after));
         assert!(load("b", now).is_none(), "another machine's");
         assert!(load("a", certificate.not_after).is_none(), "expired");
         fs::write(dir.join(FILE), "half a fi").unwrap();
@@ -133,7 +137,7 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let pem = issued("system:node:a", &key);
-        let what = |result: Result<Certificate, IdentityError>| result.err().unwrap().to_string();
+        let what = |result: anyhow::Result<Certificate>| result.err().unwrap().to_string();
         assert!(what(Certificate::new(pem.clone(), &key, "b")).ends_with("somebody else's"));
         assert!(what(Certificate::new(pem, &other, "a")).ends_with("another key"));
         assert!(what(Certificate::new("no".to_owned(), &key, "a")).ends_with("not PEM"));

@@ -46,7 +46,7 @@ pub async fn request(
 ) -> Result<Token, ApiError> {
     let account = account.name();
     let seconds = i64::try_from(lifetime.max(LIFETIME_MIN).as_secs()).unwrap_or(i64::MAX);
-    let wanted = TokenRequest {
+    let request = TokenRequest {
         metadata: ObjectMeta::default(),
         spec: Some(TokenRequestSpec {
             // Empty for the API server's own audience.
@@ -65,7 +65,7 @@ pub async fn request(
     let action = || format!("request a token of {account} for Node {node}");
     let params = PostParams::default();
     let granted: TokenRequest =
-        call(action(), api.create_subresource("token", account, &params, &wanted)).await?;
+        call(action(), api.create_subresource("token", account, &params, &request)).await?;
     let status = granted.status.unwrap_or_default();
     let (Some(secret), Some(expires)) = (status.token, status.expiration_timestamp) else {
         return Err(ApiError::Failed { action: action(), source: "the API server granted none".into() });

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{
     Shared,
-    state::{Correction, Gone, Presence},
+    state::{Correction, NodeGone, Presence},
 };
 
 /// Time limit of a request.
@@ -29,16 +29,10 @@ const AGENT: &str = concat!("kube-node-kubemark-proxy/", env!("CARGO_PKG_VERSION
 pub enum ReadError {
     /// The Node is not this machine's.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Gone(#[from] NodeGone),
     /// The Node cannot be read.
     #[error("cannot read the Node")]
-    Kube(#[source] Box<kube::Error>),
-}
-
-impl From<kube::Error> for ReadError {
-    fn from(error: kube::Error) -> Self {
-        Self::Kube(Box::new(error))
-    }
+    Kube(#[from] kube::Error),
 }
 
 /// Reads the Node; retries until that succeeds or fails permanently.
@@ -47,7 +41,7 @@ pub async fn first_read(client: &Client, shared: &Shared) -> Result<(), ReadErro
     loop {
         match read_node(client, shared).await {
             Err(ReadError::Kube(error)) if is_temporary(&error) => {
-                warn!(node = shared.node, error = chain(&*error), "cannot read the Node yet, trying again");
+                warn!(node = shared.node, error = chain(&error), "cannot read the Node yet, trying again");
             }
             other => return other.map(drop),
         }
@@ -115,7 +109,7 @@ pub async fn read_node(client: &Client, shared: &Shared) -> Result<Value, ReadEr
             Err(kube::Error::Api(status)) if status.code == 404 => state.mark_deleted(),
             Err(_) => {}
         }
-        state.gone().cloned()
+        state.gone.clone()
     });
     match gone {
         Some(gone) => Err(gone.into()),
@@ -126,14 +120,12 @@ pub async fn read_node(client: &Client, shared: &Shared) -> Result<Value, ReadEr
 /// Sends a request for JSON, within the time limit.
 async fn send(client: &Client, request: http::request::Builder, body: Vec<u8>) -> Result<Value, kube::Error> {
     let request = request.header(USER_AGENT, AGENT).body(body).map_err(kube::Error::HttpError)?;
-    match timeout(TIME_LIMIT, client.request::<Value>(request)).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
-    }
+    let answer = timeout(TIME_LIMIT, client.request(request)).await;
+    answer.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
 }
 
 /// Returns true if waiting may help.
-pub fn is_temporary(error: &kube::Error) -> bool {
+fn is_temporary(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
         _ => true,

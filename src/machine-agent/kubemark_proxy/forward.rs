@@ -23,7 +23,7 @@ use super::{
     headers, lines,
     refusal::{self, Refusal},
     route::{Route, route},
-    state::{NodeState, StatusWrite},
+    state::NodeState,
 };
 
 /// Longest request, in bytes: the API server's own limit (apiserver, `MaxRequestBodyBytes`).
@@ -36,18 +36,18 @@ pub async fn handle(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     let (head, body) = request.into_parts();
     let Some(client) = shared.client.get() else {
         let why = "the machine has no identity yet";
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why));
+        return Err(Refusal::by_proxy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why));
     };
     let route = route(&head.method, head.uri.path(), head.uri.query(), &head.headers, &shared.node);
     let body = to_bytes(body, REQUEST_MAX).await.map_err(|_| {
         let why = format!("a request is {REQUEST_MAX} bytes long at most");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why)
+        Refusal::by_proxy(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why)
     })?;
     let exchange = Exchange { client, shared: &shared, head, body };
     match route {
         Route::Upgrade => {
             let why = "connections are not upgraded: a kubelet needs none towards the API server";
-            Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", why))
+            Err(Refusal::by_proxy(StatusCode::NOT_IMPLEMENTED, "NotImplemented", why))
         }
         Route::Register => exchange.register().await,
         Route::Status => exchange.status().await,
@@ -55,10 +55,8 @@ pub async fn handle(State(shared): State<Arc<Shared>>, request: Request<Body>) -
         Route::Nodes { watch } => exchange.nodes(watch).await,
         // The closest that a response comes to a cut network.
         Route::Write if exchange.is_silent() => {
-            let (code, reason) = (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable".to_owned());
-            let message =
-                "kube-node fault injection: the machine is in a silent phase, and writes nothing".to_owned();
-            Err(Refusal { code, reason, message })
+            let why = "kube-node fault injection: the machine is in a silent phase, and writes nothing";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why))
         }
         Route::Read | Route::Write => exchange.forward().await,
     }
@@ -82,7 +80,7 @@ impl Exchange<'_> {
     async fn register(self) -> Result<Response, Refusal> {
         read_node(self.client, self.shared).await?;
         let message = format!("nodes {:?} already exists", self.shared.node);
-        Err(Refusal { code: StatusCode::CONFLICT, reason: "AlreadyExists".to_owned(), message })
+        Err(Refusal::new(StatusCode::CONFLICT, "AlreadyExists", &message))
     }
 
     /// Handles a status that kubemark writes.
@@ -92,32 +90,31 @@ impl Exchange<'_> {
             | "application/merge-patch+json"
             | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
                 let why = format!("the status is no JSON: {error}");
-                Refusal::new(StatusCode::BAD_REQUEST, "BadRequest", &why)
+                Refusal::by_proxy(StatusCode::BAD_REQUEST, "BadRequest", &why)
             })?,
             other => {
                 let why = format!(
                     "{other:?} is no form of a status that it can read: start kubemark with --kube-api-content-type=application/json"
                 );
-                return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", &why));
+                return Err(Refusal::by_proxy(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "UnsupportedMediaType",
+                    &why,
+                ));
             }
         };
         // The condition writer is notified after the write: otherwise it might write the same. The first
         // status is the boot.
-        match self.shared.change(|state| state.write_status(status, Timestamp::now())) {
-            StatusWrite::Forward(body) => {
-                let shared = Arc::clone(self.shared);
-                let readable = Self { body: Bytes::from(body.to_string()), ..self };
-                let answer = readable.nodes(false).await;
-                shared.changed.notify_one();
-                answer
-            }
-            StatusWrite::Withhold => {
-                self.shared.changed.notify_one();
-                let mut node = read_node(self.client, self.shared).await?;
-                self.shared.change(|state| state.rewrite_read(&mut node, Timestamp::now()));
-                Ok(refusal::json(StatusCode::OK, &node))
-            }
+        let (client, shared) = (self.client, self.shared);
+        if let Some(body) = shared.change(|state| state.write_status(status, Timestamp::now())) {
+            let answer = Self { body: Bytes::from(body.to_string()), ..self }.nodes(false).await;
+            shared.changed.notify_one();
+            return answer;
         }
+        shared.changed.notify_one();
+        let mut node = read_node(client, shared).await?;
+        shared.change(|state| state.rewrite_read(&mut node, Timestamp::now()));
+        Ok(refusal::json(StatusCode::OK, &node))
     }
 
     /// Handles a write of the machine's Lease. A silent machine's write is dropped, and answered as a
@@ -150,60 +147,50 @@ impl Exchange<'_> {
         let own = self.head.uri.path().strip_prefix("/api/v1/nodes/").is_some();
         let headers = headers::of_readable_request(&self.head.headers);
         let (mut head, body) = self.send(headers).await?.into_parts();
-        head.headers = headers::of_response(&head.headers);
         if own && head.status == StatusCode::NOT_FOUND {
             shared.change(NodeState::mark_deleted);
         }
-        let body = Body::new(body);
         if !head.status.is_success() || content_type(&head.headers) != "application/json" {
             return Ok(Response::from_parts(head, body));
         }
         head.headers.remove(CONTENT_LENGTH);
         if watch {
-            let follow = move |line: Bytes| {
-                rewritten(&line, |event| shared.change(|state| state.rewrite_event(event, Timestamp::now())))
-                    .unwrap_or(line)
+            let follow = move |line: &[u8]| {
+                rewritten(line, |event| shared.change(|state| state.rewrite_event(event, Timestamp::now())))
             };
             return Ok(Response::from_parts(head, lines::rewritten(body, follow)));
         }
         let whole = to_bytes(body, RESPONSE_MAX).await.map_err(|_| {
             let why = format!("the answer broke off, or is longer than {RESPONSE_MAX} bytes");
-            Refusal::new(StatusCode::BAD_GATEWAY, "InternalError", &why)
+            Refusal::by_proxy(StatusCode::BAD_GATEWAY, "InternalError", &why)
         })?;
         let read =
             rewritten(&whole, |nodes| shared.change(|state| state.rewrite_read(nodes, Timestamp::now())));
-        Ok(Response::from_parts(head, Body::from(read.unwrap_or(whole))))
+        Ok(Response::from_parts(head, Body::from(read)))
     }
 
     /// Forwards a request and its response as they are.
     async fn forward(self) -> Result<Response, Refusal> {
         let headers = headers::of_request(&self.head.headers);
-        let (mut head, body) = self.send(headers).await?.into_parts();
+        Ok(self.send(headers).await?)
+    }
+
+    async fn send(self, headers: HeaderMap) -> kube::Result<Response> {
+        let mut request = Request::new(kube::client::Body::from(self.body));
+        *request.method_mut() = self.head.method;
+        *request.uri_mut() = self.head.uri;
+        *request.headers_mut() = headers;
+        let (mut head, body) = self.client.send(request).await?.into_parts();
         head.headers = headers::of_response(&head.headers);
         Ok(Response::from_parts(head, Body::new(body)))
     }
-
-    async fn send(self, headers: HeaderMap) -> Result<http::Response<kube::client::Body>, kube::Error> {
-        let path = self.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let mut request = Request::builder()
-            .method(self.head.method)
-            .uri(path)
-            .body(kube::client::Body::from(self.body))
-            .map_err(kube::Error::HttpError)?;
-        *request.headers_mut() = headers;
-        self.client.send(request).await
-    }
 }
 
-/// A JSON text as changed by `change`, with its final newline; None if the text is not JSON.
-fn rewritten(text: &[u8], change: impl FnOnce(&mut Value)) -> Option<Bytes> {
-    let mut value: Value = serde_json::from_slice(text).ok()?;
+/// A JSON text as changed by `change`. A text that is not JSON stays as it is.
+fn rewritten(text: &[u8], change: impl FnOnce(&mut Value)) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice(text) else { return text.to_vec() };
     change(&mut value);
-    let mut rewritten = value.to_string().into_bytes();
-    if text.ends_with(b"\n") {
-        rewritten.push(b'\n');
-    }
-    Some(rewritten.into())
+    value.to_string().into_bytes()
 }
 
 /// Media type of a body, without its parameters.

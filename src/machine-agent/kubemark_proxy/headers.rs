@@ -33,24 +33,25 @@ pub fn of_request(headers: &HeaderMap) -> HeaderMap {
 /// Like [`of_request`], for a request whose response is parsed here: plain JSON.
 #[must_use]
 pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = of_request(headers);
-    kept.remove(ACCEPT_ENCODING);
-    kept.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    kept
+    let mut headers = of_request(headers);
+    headers.remove(ACCEPT_ENCODING);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    headers
 }
 
 /// Headers of a response that go to kubemark.
 #[must_use]
 pub fn of_response(headers: &HeaderMap) -> HeaderMap {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let named: Vec<String> =
-        values.flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase())).collect();
-    filtered(headers, |name| !HOP_BY_HOP.contains(&name) && !named.iter().any(|hop| hop == name))
+    let listed: Vec<&str> = values.flat_map(|value| value.split(',').map(str::trim)).collect();
+    filtered(headers, |name| {
+        !HOP_BY_HOP.contains(&name) && !listed.iter().any(|hop| hop.eq_ignore_ascii_case(name))
+    })
 }
 
 fn filtered(headers: &HeaderMap, keep: impl Fn(&str) -> bool) -> HeaderMap {
-    let kept = headers.iter().filter(|(name, _)| keep(name.as_str()));
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+    let filtered = headers.iter().filter(|(name, _)| keep(name.as_str()));
+    filtered.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn nobody_inside_the_pod_is_somebody_else() {
-        let kept = of_request(&headers(&[
+        let passed = of_request(&headers(&[
             ("authorization", "Bearer stolen"),
             ("impersonate-user", "admin"),
             ("impersonate-extra-scopes", "all"),
@@ -77,27 +78,30 @@ mod tests {
             ("user-agent", "hollow-kubelet"),
             ("content-type", "application/json"),
         ]));
-        assert_eq!(kept, headers(&[("user-agent", "hollow-kubelet"), ("content-type", "application/json")]));
+        assert_eq!(
+            passed,
+            headers(&[("user-agent", "hollow-kubelet"), ("content-type", "application/json")])
+        );
     }
 
     #[test]
     fn what_speaks_of_one_connection_stays_on_it() {
-        let kept = of_response(&headers(&[
+        let passed = of_response(&headers(&[
             ("connection", "close, X-Hop"),
             ("x-hop", "1"),
             ("transfer-encoding", "chunked"),
             ("keep-alive", "timeout=5"),
             ("audit-id", "7"),
         ]));
-        assert_eq!(kept, headers(&[("audit-id", "7")]));
+        assert_eq!(passed, headers(&[("audit-id", "7")]));
     }
 
     #[test]
     fn an_answer_that_is_read_here_is_plain_json() {
-        let kept = of_readable_request(&headers(&[
+        let passed = of_readable_request(&headers(&[
             ("accept", "application/vnd.kubernetes.protobuf"),
             ("accept-encoding", "gzip"),
         ]));
-        assert_eq!(kept, headers(&[("accept", "application/json")]));
+        assert_eq!(passed, headers(&[("accept", "application/json")]));
     }
 }

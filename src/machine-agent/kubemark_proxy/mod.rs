@@ -21,7 +21,6 @@ mod route;
 mod state;
 
 use std::{
-    io,
     net::SocketAddr,
     process::ExitCode,
     sync::{Arc, OnceLock},
@@ -37,15 +36,15 @@ use kube_ext::{
 };
 use parking_lot::Mutex;
 use prometheus::Registry;
-use tokio::{net::TcpListener, sync::Notify, task::JoinHandle, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::{net::TcpListener, sync::Notify, time::timeout};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::info;
 
 use self::state::NodeState;
 use crate::{
     identity::{self, Identity},
     machine_args::{self, MachineArgs},
-    machine_dir::{Machine, MachineDir, Settings},
+    machine_dir::{MachineDir, Settings},
 };
 
 /// Time limit for responses under way at shutdown.
@@ -70,24 +69,44 @@ impl KubemarkProxy {
     async fn serve(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let Self { machine: args, listen } = self;
         let dir = MachineDir::new(&args.machine_dir);
-        let proxy = Proxy::bind(listen, dir.machine(&args.node)?).await?;
-        proxy.shared.set(dir.settings()?);
+        let machine = dir.machine(&args.node)?;
+        ensure!(
+            listen.ip().is_loopback(),
+            "{listen} is no loopback address: whoever reaches the kubemark proxy is the machine; write 127.0.0.1:6444"
+        );
+        let listener = TcpListener::bind(listen).await;
+        let listener =
+            listener.with_context(|| format!("cannot listen on {listen}: choose another --listen"))?;
+        let shared = Arc::new(Shared {
+            client: OnceLock::new(),
+            node: machine.node.clone(),
+            state: Mutex::new(NodeState::new(machine)),
+            changed: Notify::new(),
+            gone: CancellationToken::new(),
+        });
+        let stop = CancellationToken::new();
+        let service = axum::Router::new().fallback(forward::handle).with_state(Arc::clone(&shared));
+        let server = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let server = AbortOnDropHandle::new(tokio::spawn(server.into_future()));
+        shared.set(dir.settings()?);
         if let Some(address) = args.probes() {
             let admin = Admin::bind(address, "--probe-port").await?;
-            tokio::spawn(admin.serve(Registry::new(), proxy.readiness(), shutdown.clone()));
+            tokio::spawn(admin.serve(Registry::new(), readiness(Arc::clone(&shared)), shutdown.clone()));
         }
         let work = Box::pin(async {
             let options = identity::IdentityOptions::new(args.node, dir.bootstrap(), args.state_dir);
             let identity = Identity::obtain(options).await?;
             let client = identity.client();
             tokio::select! {
-                ended = proxy.serve(&client) => ended,
+                ended = shared.serve(&client) => ended,
                 error = identity.keep() => Err(error.into()),
-                () = dir.follow(|settings| proxy.shared.set(settings)) => Ok(()),
+                () = dir.follow(|settings| shared.set(settings)) => Ok(()),
             }
         });
         let ended = shutdown.run_until_cancelled(work).await.unwrap_or(Ok(()));
-        proxy.end().await;
+        // Short responses such as refusals are sent before; watches, which never end, are cut off.
+        stop.cancel();
+        let _ = timeout(SHUTDOWN_LIMIT, server).await;
         ended
     }
 }
@@ -115,71 +134,28 @@ impl Shared {
     fn change<T>(&self, change: impl FnOnce(&mut NodeState) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
-        if state.gone().is_some() {
+        if state.gone.is_some() {
             self.gone.cancel();
         }
         result
     }
-}
-
-/// A proxy that listens. Every request is refused until it serves.
-struct Proxy {
-    shared: Arc<Shared>,
-    server: JoinHandle<io::Result<()>>,
-    stop: CancellationToken,
-}
-
-impl Proxy {
-    /// Binds the address, which must be a loopback one.
-    async fn bind(address: SocketAddr, machine: Machine) -> anyhow::Result<Self> {
-        ensure!(
-            address.ip().is_loopback(),
-            "{address} is no loopback address: whoever reaches the kubemark proxy is the machine; write 127.0.0.1:6444"
-        );
-        let listener = TcpListener::bind(address).await;
-        let listener =
-            listener.with_context(|| format!("cannot listen on {address}: choose another --listen"))?;
-        let shared = Arc::new(Shared {
-            client: OnceLock::new(),
-            node: machine.node.clone(),
-            state: Mutex::new(NodeState::new(machine)),
-            changed: Notify::new(),
-            gone: CancellationToken::new(),
-        });
-        let stop = CancellationToken::new();
-        let service = axum::Router::new().fallback(forward::handle).with_state(Arc::clone(&shared));
-        let server = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
-        Ok(Self { shared, server: tokio::spawn(server.into_future()), stop })
-    }
-
-    /// Ready once kubemark may start.
-    fn readiness(&self) -> Readiness {
-        let shared = Arc::clone(&self.shared);
-        Arc::new(move || {
-            let ready = shared.client.get().is_some();
-            if ready { Vec::new() } else { vec!["the machine has no identity yet".to_owned()] }
-        })
-    }
-
     /// Serves kubemark with the identity of `client`, until the Node is gone.
     async fn serve(&self, client: &Client) -> anyhow::Result<()> {
-        let shared = &self.shared;
-        condition_writer::first_read(client, shared).await?;
-        let _ = shared.client.set(client.clone());
-        info!(node = shared.node, "kubemark may start");
+        condition_writer::first_read(client, self).await?;
+        let _ = self.client.set(client.clone());
+        info!(node = self.node, "kubemark may start");
         tokio::select! {
-            () = condition_writer::run(client, shared) => {}
-            () = shared.gone.cancelled() => {}
+            () = condition_writer::run(client, self) => {}
+            () = self.gone.cancelled() => {}
         }
-        shared.state.lock().gone().cloned().map_or(Ok(()), |gone| Err(gone.into()))
+        self.state.lock().gone.clone().map_or(Ok(()), |gone| Err(gone.into()))
     }
+}
 
-    /// Stops listening. Short responses such as refusals are sent before; watches, which never end, are cut
-    /// off.
-    async fn end(mut self) {
-        self.stop.cancel();
-        if timeout(SHUTDOWN_LIMIT, &mut self.server).await.is_err() {
-            self.server.abort();
-        }
-    }
+/// Ready once kubemark may start.
+fn readiness(shared: Arc<Shared>) -> Readiness {
+    Arc::new(move || {
+        let is_ready = shared.client.get().is_some();
+        if is_ready { Vec::new() } else { vec!["the machine has no identity yet".to_owned()] }
+    })
 }

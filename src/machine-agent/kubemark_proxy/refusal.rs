@@ -2,47 +2,42 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header::CONTENT_TYPE};
+use kube::core::Status;
 use kube_ext::error::chain;
 use serde_json::{Value, json};
 
-use super::{condition_writer::ReadError, state::Gone};
+use super::{condition_writer::ReadError, state::NodeGone};
 
-/// Refusal of a request.
-pub struct Refusal {
-    /// HTTP status.
-    pub code: StatusCode,
-    /// A `StatusReason` of apimachinery (pkg/apis/meta/v1).
-    pub reason: String,
-    /// Message for people.
-    pub message: String,
-}
+/// Refusal of a request. Its reason is a `StatusReason` of apimachinery (pkg/apis/meta/v1).
+pub struct Refusal(Status);
 
 impl Refusal {
-    /// A refusal by the proxy itself, which the message names: it appears in the log of kubemark.
+    /// A refusal with a message of its own.
     pub fn new(code: StatusCode, reason: &str, message: &str) -> Self {
-        Self { code, reason: reason.to_owned(), message: format!("kube-node kubemark-proxy: {message}") }
+        Self(Status::failure(message, reason).with_code(code.as_u16()))
+    }
+
+    /// A refusal whose message names the proxy: it appears in the log of kubemark.
+    pub fn by_proxy(code: StatusCode, reason: &str, message: &str) -> Self {
+        Self::new(code, reason, &format!("kube-node kubemark-proxy: {message}"))
     }
 }
 
 impl From<kube::Error> for Refusal {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self {
-                code: StatusCode::from_u16(status.code).unwrap_or(StatusCode::BAD_GATEWAY),
-                reason: status.reason,
-                message: status.message,
-            },
+            kube::Error::Api(status) => Self(*status),
             error => {
                 let message = format!("the API server cannot be reached: {}", chain(&error));
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+                Self::by_proxy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
             }
         }
     }
 }
 
-impl From<Gone> for Refusal {
-    fn from(gone: Gone) -> Self {
-        Self { code: StatusCode::FORBIDDEN, reason: "Forbidden".to_owned(), message: gone.to_string() }
+impl From<NodeGone> for Refusal {
+    fn from(gone: NodeGone) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", &gone.to_string())
     }
 }
 
@@ -50,19 +45,17 @@ impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Gone(gone) => gone.into(),
-            ReadError::Kube(error) => (*error).into(),
+            ReadError::Kube(error) => error.into(),
         }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Self { code, reason, message } = self;
-        let status = json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "reason": reason, "message": message, "code": code.as_u16(),
-        });
-        json(code, &status)
+        let mut status = json!(self.0);
+        status["apiVersion"] = json!("v1");
+        status["kind"] = json!("Status");
+        json(StatusCode::from_u16(self.0.code).unwrap_or(StatusCode::BAD_GATEWAY), &status)
     }
 }
 

@@ -84,13 +84,14 @@ impl ReportedStatus {
     /// Learns from a status that kubemark writes, whole or in parts.
     pub fn learn(&mut self, status: &Value, overrides: &Leaves) {
         for leaf @ (section, key) in overrides.keys() {
-            if let Some(said) = status.get(*section).and_then(|section| section.get(key)) {
-                self.leaves.insert(leaf.clone(), said.clone());
+            if let Some(value) = status.get(*section).and_then(|section| section.get(key)) {
+                self.leaves.insert(leaf.clone(), value.clone());
             }
         }
-        for said in status["conditions"].as_array().into_iter().flatten() {
-            if let Some(text) = said["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type)) {
-                text.learn(said);
+        for condition in status["conditions"].as_array().into_iter().flatten() {
+            if let Some(text) = condition["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type))
+            {
+                text.learn(condition);
             }
         }
     }
@@ -101,9 +102,7 @@ impl ReportedStatus {
         put(status, &self.leaves);
         let unhealthy = ConditionText::from(UNHEALTHY);
         for shown in conditions(status) {
-            let Some(said) = shown["type"].as_str().and_then(|r#type| self.conditions.get(r#type)) else {
-                continue;
-            };
+            let reported = shown["type"].as_str().and_then(|r#type| self.conditions.get(r#type));
             let is_ours = match behaviour {
                 // The proxy writes the end of the phase; until then kubemark should correct the real
                 // conditions.
@@ -112,8 +111,8 @@ impl ReportedStatus {
                 // By now the controller-manager may have written Unknown, which kubemark cannot change.
                 Behaviour::Silent => true,
             };
-            if let Some(shown) = shown.as_object_mut().filter(|_| is_ours) {
-                said.put_into(shown);
+            if let (true, Some(reported), Some(shown)) = (is_ours, reported, shown.as_object_mut()) {
+                reported.put_into(shown);
             }
         }
     }
@@ -122,18 +121,15 @@ impl ReportedStatus {
     /// already.
     #[must_use]
     pub fn correction(&self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Option<Value> {
-        let wanted = self.conditions.iter().map(|(r#type, text)| {
-            let unhealthy = behaviour == Behaviour::Reported && *r#type == UNHEALTHY.r#type;
-            (*r#type, if unhealthy { UNHEALTHY.into() } else { text.clone() })
-        });
-        let wanted: Vec<(&str, ConditionText)> = wanted.collect();
-        let shows = |(r#type, text): &(&str, ConditionText)| {
-            condition(node, r#type).is_some_and(|condition| text.is_in(condition))
-        };
-        if wanted.iter().all(shows) {
+        let mut desired = self.conditions.clone();
+        if behaviour == Behaviour::Reported {
+            desired.insert(UNHEALTHY.r#type, UNHEALTHY.into());
+        }
+        let mut shown = desired.iter().map(|(r#type, text)| (condition(node, r#type), text));
+        if shown.all(|(shown, text)| shown.is_some_and(|shown| text.is_in(shown))) {
             return None;
         }
-        let conditions: Vec<Value> = wanted
+        let conditions: Vec<Value> = desired
             .iter()
             .map(|(r#type, text)| {
                 let before = condition(node, r#type).filter(|before| before["status"] == text.0["status"]);

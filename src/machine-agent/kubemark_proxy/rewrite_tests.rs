@@ -134,9 +134,9 @@ fn a_phase_that_changes_is_written_once() {
     let memory = condition(&patch, "MemoryPressure").unwrap();
     assert_eq!(memory["lastTransitionTime"], time(at(50)), "it did not change");
 
-    let sick = node(Behaviour::Reported, "");
-    assert_eq!(reported.correction(&sick, Behaviour::Reported, at(100)), None);
-    let patch = reported.correction(&sick, Behaviour::Healthy, at(100)).unwrap();
+    let unhealthy = node(Behaviour::Reported, "");
+    assert_eq!(reported.correction(&unhealthy, Behaviour::Reported, at(100)), None);
+    let patch = reported.correction(&unhealthy, Behaviour::Healthy, at(100)).unwrap();
     assert_eq!(condition(&patch, "Ready").unwrap()["status"], "True");
 
     let lost = node(Behaviour::Healthy, "Unknown");
@@ -151,8 +151,8 @@ fn what_kubemark_says_of_itself_outlives_a_phase() {
     let trouble = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady",
         "message": "container runtime is down"}]});
     reported.learn(&trouble, &overrides());
-    let sick = node(Behaviour::Reported, "");
-    let patch = reported.correction(&sick, Behaviour::Healthy, at(100)).unwrap();
+    let unhealthy = node(Behaviour::Reported, "");
+    let patch = reported.correction(&unhealthy, Behaviour::Healthy, at(100)).unwrap();
     let ready = condition(&patch, "Ready").unwrap();
     assert_eq!(ready["message"], "container runtime is down");
     assert_eq!(ready["lastTransitionTime"], time(at(50)), "False before and after");

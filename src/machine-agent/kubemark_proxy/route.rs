@@ -2,11 +2,6 @@
 
 use http::{HeaderMap, Method, header::UPGRADE};
 
-/// Collection of the Nodes' Leases.
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-/// Collection of Nodes.
-const NODES: &str = "/api/v1/nodes";
-
 /// Class of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -35,34 +30,27 @@ pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderM
     if headers.contains_key(UPGRADE) || method == Method::CONNECT {
         return Route::Upgrade;
     }
-    let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-    match under(NODES, path) {
-        Some("") if method == Method::POST => return Route::Register,
-        Some("") if reads => return Route::Nodes { watch: watches(query) },
-        Some(name) if reads && name == node => return Route::Nodes { watch: false },
-        Some(rest)
-            if matches!(*method, Method::PATCH | Method::PUT)
-                && rest.strip_suffix("/status") == Some(node) =>
+    let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let path: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match (method.as_str(), path.as_slice()) {
+        ("POST", ["api", "v1", "nodes"]) => Route::Register,
+        (_, ["api", "v1", "nodes"]) if is_read => Route::Nodes { watch: is_watch(query) },
+        (_, ["api", "v1", "nodes", name]) if is_read && *name == node => Route::Nodes { watch: false },
+        ("PATCH" | "PUT", ["api", "v1", "nodes", name, "status"]) if *name == node => Route::Status,
+        (
+            method,
+            ["apis", "coordination.k8s.io", "v1", "namespaces", "kube-node-lease", "leases", name @ ..],
+        ) if matches!((method, name), ("POST", []))
+            || matches!(method, "PUT" | "DELETE") && name == [node] =>
         {
-            return Route::Status;
+            Route::Lease
         }
-        _ => {}
-    }
-    match under(LEASES, path) {
-        Some("") if method == Method::POST => Route::Lease,
-        Some(name) if name == node && matches!(*method, Method::PUT | Method::DELETE) => Route::Lease,
-        _ if reads => Route::Read,
+        _ if is_read => Route::Read,
         _ => Route::Write,
     }
 }
 
-/// Part of a path after `collection`; empty for the collection itself.
-fn under<'a>(collection: &str, path: &'a str) -> Option<&'a str> {
-    let rest = path.strip_prefix(collection)?;
-    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
-}
-
-fn watches(query: Option<&str>) -> bool {
+fn is_watch(query: Option<&str>) -> bool {
     let mut parts = query.unwrap_or_default().split('&');
     parts.any(|part| matches!(part, "watch" | "watch=true" | "watch=1"))
 }
@@ -75,7 +63,7 @@ mod tests {
     fn a_kubelets_requests_are_told_apart() {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
         let own_lease = &format!("{lease}/a");
-        for (method, path, query, wanted) in [
+        for (method, path, query, expected) in [
             (Method::POST, "/api/v1/nodes", None, Route::Register),
             (Method::GET, "/api/v1/nodes/a", Some("resourceVersion=0"), Route::Nodes { watch: false }),
             (Method::GET, "/api/v1/nodes/b", None, Route::Read),
@@ -98,7 +86,7 @@ mod tests {
             (Method::GET, "/api/v1/nodesets", None, Route::Read),
             (Method::PATCH, "/api/v1/namespaces/default/pods/p/status", None, Route::Write),
         ] {
-            assert_eq!(route(&method, path, query, &HeaderMap::new(), "a"), wanted, "{method} {path}");
+            assert_eq!(route(&method, path, query, &HeaderMap::new(), "a"), expected, "{method} {path}");
         }
     }
 

@@ -17,28 +17,10 @@ use crate::machine_dir::Machine;
 /// Time after its last sign of life during which a kubelet counts as alive: the duration of its Lease.
 const LIFE: Duration = Duration::from_secs(40);
 
-/// The Node is no longer this machine's.
+/// The Node is no longer this machine's: it was deleted, or another one has its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Gone {
-    /// The Node does not exist.
-    #[error("Node {node} was deleted: this machine has nothing to do any more, and does not create it again")]
-    Deleted {
-        /// Name of the Node.
-        node: String,
-    },
-    /// The name belongs to another Node.
-    #[error(
-        "Node {node} has UID {found} and not {wanted}: it was deleted and made anew, and is another machine's"
-    )]
-    Another {
-        /// Name of the Node.
-        node: String,
-        /// UID of the machine's Node.
-        wanted: String,
-        /// UID of the existing Node.
-        found: String,
-    },
-}
+#[error("{0}")]
+pub struct NodeGone(String);
 
 /// Behaviour of the machine at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +31,6 @@ pub struct Presence {
     pub changes_in: Option<Duration>,
     /// True if the kubelet is alive. For a dead one nothing is written.
     pub is_alive: bool,
-}
-
-/// Decision about a status that kubemark writes.
-#[derive(Clone, Debug, PartialEq)]
-pub enum StatusWrite {
-    /// Send this status to the API server.
-    Forward(Value),
-    /// Hold the status back: the machine is silent.
-    Withhold,
 }
 
 /// State of the proxy.
@@ -71,7 +44,8 @@ pub struct NodeState {
     last_heartbeat: Option<Timestamp>,
     /// Status that a silent machine held back while its Node had none yet.
     withheld: Option<Value>,
-    gone: Option<Gone>,
+    /// Reason why the Node is no longer this machine's.
+    pub gone: Option<NodeGone>,
 }
 
 impl NodeState {
@@ -95,12 +69,6 @@ impl NodeState {
         self.failures = failures;
     }
 
-    /// Reason why the Node is no longer this machine's.
-    #[must_use]
-    pub fn gone(&self) -> Option<&Gone> {
-        self.gone.as_ref()
-    }
-
     /// Behaviour of the machine at `now`.
     #[must_use]
     pub fn presence(&self, now: Timestamp) -> Presence {
@@ -121,8 +89,9 @@ impl NodeState {
         self.last_heartbeat = Some(now);
     }
 
-    /// Takes a status that kubemark writes: a patch, or the whole Node.
-    pub fn write_status(&mut self, mut body: Value, now: Timestamp) -> StatusWrite {
+    /// Takes a status that kubemark writes: a patch, or the whole Node. Returns the status to send to the API
+    /// server; None while the machine is silent.
+    pub fn write_status(&mut self, mut body: Value, now: Timestamp) -> Option<Value> {
         self.record_heartbeat(now);
         let mut own_values = None;
         if let Some(status) = body.get("status") {
@@ -133,12 +102,12 @@ impl NodeState {
         let behaviour = self.presence(now).behaviour;
         if behaviour == Behaviour::Silent {
             merge(self.withheld.get_or_insert_default(), body);
-            return StatusWrite::Withhold;
+            return None;
         }
         if let Some((status, own_values)) = body.get_mut("status").zip(own_values) {
             rewrite_written(status, &own_values, behaviour, self.shown.as_ref(), now);
         }
-        StatusWrite::Forward(body)
+        Some(body)
     }
 
     /// Rewrites an object that kubemark is about to read: a Node, a list of Nodes, or the object of a watch
@@ -171,11 +140,11 @@ impl NodeState {
             return false;
         }
         if metadata["uid"] != *self.machine.uid {
-            self.gone.get_or_insert_with(|| Gone::Another {
-                node: self.machine.node.clone(),
-                wanted: self.machine.uid.clone(),
-                found: metadata["uid"].as_str().unwrap_or_default().to_owned(),
-            });
+            let Machine { node, uid, .. } = &self.machine;
+            let found = metadata["uid"].as_str().unwrap_or_default();
+            self.set_gone(format!(
+                "Node {node} has UID {found} and not {uid}: it was deleted and made anew, and is another machine's"
+            ));
             return false;
         }
         self.shown = ReadyCondition::by(object);
@@ -187,7 +156,14 @@ impl NodeState {
 
     /// Notes that the API server has no such Node.
     pub fn mark_deleted(&mut self) {
-        self.gone.get_or_insert_with(|| Gone::Deleted { node: self.machine.node.clone() });
+        let node = &self.machine.node;
+        self.set_gone(format!(
+            "Node {node} was deleted: this machine has nothing to do any more, and does not create it again"
+        ));
+    }
+
+    fn set_gone(&mut self, reason: String) {
+        self.gone.get_or_insert(NodeGone(reason));
     }
 
     /// Write that makes `node`, just read, show this behaviour.

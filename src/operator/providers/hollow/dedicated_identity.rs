@@ -11,12 +11,12 @@ use hollow_kubelet::{
     DedicatedClient, Hollow, MachineSpec, Settings,
     kubelet_watches::{self, Meter},
 };
-use kube_ext::error::chain;
+use kube::runtime::utils::Backoff as _;
+use kube_ext::{backoff::Backoff, error::chain};
 use machine_agent::identity::{
     BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr,
 };
 use parking_lot::Mutex;
-use prometheus::IntGauge;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -31,10 +31,10 @@ use crate::providers::{Existing, MachineId, Renewed, Stage, Trouble, Watchers};
 const CONCURRENCY: usize = 16;
 /// Time that a machine gives a problem to resolve itself, before it reports an obstacle.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Delay of the next try after that, drawn between half of this and the whole.
-const AGAIN: Duration = Duration::from_secs(20);
-/// Maximum delay: it doubles after each denial in a row.
-const AGAIN_LONGEST: Duration = Duration::from_mins(5);
+/// Backoff after that. The delay grows with denials only.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(20), BACKOFF_RESET);
+/// Maximum delay. A lifetime longer than this resets the backoff.
+const BACKOFF_RESET: Duration = Duration::from_mins(5);
 /// Time for which a machine holds its permit. Then others request, while it waits for a response that may
 /// never come.
 const PERMIT: Duration = Duration::from_secs(5);
@@ -47,31 +47,16 @@ pub(super) struct DedicatedIdentities {
     bootstrap: Arc<BootstrapClient>,
     meter: Meter,
     semaphore: PrioritySemaphore,
-    machines: Mutex<Machines>,
+    /// By UID of the Node.
+    machines: Mutex<HashMap<Arc<str>, DedicatedMachine>>,
     /// Receivers of machines that meet an obstacle or are deleted.
     pub(super) watchers: Watchers,
-}
-
-#[derive(Default)]
-struct Machines {
-    by_uid: HashMap<Arc<str>, DedicatedMachine>,
-    by_node: HashMap<Arc<str>, Arc<str>>,
 }
 
 struct DedicatedMachine {
     spec: MachineSpec,
     trouble: Option<Trouble>,
     _task: AbortOnDropHandle<Infallible>,
-}
-
-impl Machines {
-    fn remove(&mut self, uid: &str) -> Option<DedicatedMachine> {
-        let (uid, machine) = self.by_uid.remove_entry(uid)?;
-        if self.by_node.get(&machine.spec.node) == Some(&uid) {
-            self.by_node.remove(&machine.spec.node);
-        }
-        Some(machine)
-    }
 }
 
 impl DedicatedIdentities {
@@ -89,17 +74,16 @@ impl DedicatedIdentities {
     /// Creates a machine. An existing one is left as it is.
     pub(super) fn create(self: &Arc<Self>, spec: MachineSpec) {
         let mut machines = self.machines.lock();
-        if machines.by_uid.contains_key(&spec.uid) {
+        if machines.contains_key(&spec.uid) {
             return;
         }
         let (identities, id) = (Arc::clone(self), machine_id(&spec));
         let task = AbortOnDropHandle::new(tokio::spawn(async move { identities.run(id).await }));
-        machines.by_node.insert(Arc::clone(&spec.node), Arc::clone(&spec.uid));
-        machines.by_uid.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
+        machines.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
     }
 
     pub(super) fn update(&self, uid: &str, settings: &Settings) {
-        if let Some(machine) = self.machines.lock().by_uid.get_mut(uid) {
+        if let Some(machine) = self.machines.lock().get_mut(uid) {
             machine.spec.settings.clone_from(settings);
         }
     }
@@ -114,40 +98,39 @@ impl DedicatedIdentities {
 
     /// State of a machine without an identity, or without the next one. The hollow kubelet reports a healthy machine.
     pub(super) fn get(&self, uid: &str) -> Option<Existing> {
-        let trouble = self.machines.lock().by_uid.get(uid)?.trouble.clone();
+        let trouble = self.machines.lock().get(uid)?.trouble.clone();
         Some(Existing { stage: Stage::Starting, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
     /// UID of the machine of a Node, by the Node's name.
     pub(super) fn machine_of(&self, node: &str) -> Option<Arc<str>> {
-        self.machines.lock().by_node.get(node).cloned()
+        let machines = self.machines.lock();
+        machines.iter().find(|(_, machine)| &*machine.spec.node == node).map(|(uid, _)| Arc::clone(uid))
     }
 
     pub(super) fn list(&self) -> Vec<MachineId> {
         let machines = self.machines.lock();
-        machines.by_uid.values().map(|machine| machine_id(&machine.spec)).collect()
+        machines.values().map(|machine| machine_id(&machine.spec)).collect()
     }
 
     /// Runs a machine until it is deleted.
     async fn run(&self, id: MachineId) -> Infallible {
         let mut pending_csr = PendingCsr::default();
-        let mut wait = AGAIN;
+        let mut backoff = BACKOFF;
         loop {
             let began = Instant::now();
             let error = self.lifetime(&id, &mut pending_csr).await;
-            // A long lifetime resets the delay.
-            if began.elapsed() > AGAIN_LONGEST {
-                wait = AGAIN;
+            if began.elapsed() > BACKOFF_RESET {
+                backoff.reset();
             }
             self.hollow.delete(&id.uid);
             warn!(node = &*id.node, error = chain(&error), "a machine has no identity, trying again");
             let message = chain(&error);
-            if let Some(machine) = self.machines.lock().by_uid.get_mut(&id.uid) {
+            if let Some(machine) = self.machines.lock().get_mut(&id.uid) {
                 machine.trouble = Some(Trouble { reason: NO_IDENTITY.to_owned(), message });
             }
             self.watchers.notify(&id);
-            sleep(wait.mul_f64(rand::random_range(0.5..=1.0))).await;
-            wait = next_wait(wait, &error);
+            sleep(wait_after(&error, &mut backoff)).await;
         }
     }
 
@@ -177,14 +160,15 @@ impl DedicatedIdentities {
         {
             // A deletion removes the machine from this map first.
             let mut machines = self.machines.lock();
-            let Some(machine) = machines.by_uid.get_mut(&id.uid) else {
+            let Some(machine) = machines.get_mut(&id.uid) else {
                 return IdentityError::NodeGone { node: id.node.to_string() };
             };
             machine.trouble = None;
             let own = DedicatedClient { client: client.clone(), rate: Arc::clone(&rate), silent };
             self.hollow.create(machine.spec.clone(), Some(own));
         }
-        let _counted = Counted::new(&self.meter.machines);
+        self.meter.machines.inc();
+        let _counted = scopeguard::guard((), |()| self.meter.machines.dec());
         loop {
             tokio::select! {
                 // As in a kubelet, the watches start again on the new connection.
@@ -208,28 +192,13 @@ fn machine_id(spec: &MachineSpec) -> MachineId {
     MachineId { uid: Arc::clone(&spec.uid), node: Arc::clone(&spec.node) }
 }
 
-/// Delay after another failure. A denied request stays in etcd for an hour.
-fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
-    match error {
-        IdentityError::Denied { .. } | IdentityError::Failed { .. } => (wait * 2).min(AGAIN_LONGEST),
-        _ => AGAIN,
+/// Delay after a failure. A denied request stays in etcd for an hour.
+fn wait_after(error: &IdentityError, backoff: &mut Backoff) -> Duration {
+    let wait = backoff.wait();
+    if !matches!(error, IdentityError::Denied { .. } | IdentityError::Failed { .. }) {
+        backoff.reset();
     }
-}
-
-/// Counts a machine that has its identity, until it is dropped.
-struct Counted<'a>(&'a IntGauge);
-
-impl<'a> Counted<'a> {
-    fn new(machines: &'a IntGauge) -> Self {
-        machines.inc();
-        Self(machines)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
+    wait
 }
 
 #[cfg(test)]
@@ -239,13 +208,17 @@ mod tests {
     #[test]
     fn denials_in_a_row_make_it_wait_longer() {
         let denied = IdentityError::Denied { reason: String::new(), message: String::new() };
-        let mut wait = AGAIN;
-        let waits = [(); 6].map(|()| {
-            wait = next_wait(wait, &denied);
-            wait.as_secs()
-        });
-        assert_eq!(waits, [40, 80, 160, 300, 300, 300]);
-        let unanswered = IdentityError::Unanswered { name: String::new(), waited: Duration::ZERO };
-        assert_eq!(next_wait(wait, &unanswered), AGAIN);
+        let unanswered = IdentityError::Unanswered { name: String::new() };
+        let mut backoff = BACKOFF;
+        let mut assert_wait = |error: &IdentityError, longest: u64| {
+            let wait = wait_after(error, &mut backoff).as_secs_f64();
+            assert!((longest as f64 / 2.0..=longest as f64).contains(&wait), "{wait} after {error}");
+        };
+        for longest in [20, 40, 80, 160, 300, 300, 300] {
+            assert_wait(&denied, longest);
+        }
+        assert_wait(&unanswered, 300);
+        assert_wait(&unanswered, 20);
+        assert_wait(&denied, 20);
     }
 }

@@ -12,7 +12,7 @@ use futures::{
 };
 use hollow_kubelet::{Hollow, MachineSpec, Settings, capacity, kubelet_watches::Meter};
 use kube_node_cache::{Cache, NodeView};
-use machine_agent::{identity::BootstrapClient, machine_dir::Machine};
+use machine_agent::identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -62,17 +62,8 @@ impl InProcess {
 
     /// Creates a machine if there is room. An existing one is left as it is.
     pub fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
-        let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = request.shape()?;
-        let spec = MachineSpec {
-            node: Arc::clone(&request.id.node),
-            uid: Arc::clone(&request.id.uid),
-            capacity,
-            allocatable,
-            kubelet_version,
-            container_runtime,
-            ip: None,
-            settings: request.settings.clone(),
-        };
+        let MachineId { node, uid } = request.id.clone();
+        let spec = MachineSpec { node, uid, ..request.shape()?.spec(None, request.settings.clone()) };
         if request.machine.load().is_some() {
             self.room.take(&request.id, capacity::DEDICATED)?;
             self.dedicated.create(spec);
