@@ -62,15 +62,15 @@ mod tests {
     #[test]
     fn follows_what_comes_and_goes() {
         let index = Index::default();
-        let (bare, named) = (node("a", None), node("a", Some("hollow://a")));
+        let (bare, registered) = (node("a", None), node("a", Some("hollow://a")));
         index.on_change(None, Some(&bare));
         assert_eq!(index.name("hollow://a"), None);
-        index.on_change(Some(&bare), Some(&named));
+        index.on_change(Some(&bare), Some(&registered));
         assert_eq!(index.name("hollow://a").as_deref(), Some("a"));
         assert_eq!(index.name("hollow%3A//a"), None, "byte for byte");
         let twin = node("b", Some("hollow://a"));
         index.on_change(None, Some(&twin));
-        index.on_change(Some(&named), None);
+        index.on_change(Some(&registered), None);
         assert_eq!(index.name("hollow://a").as_deref(), Some("b"));
         index.on_change(Some(&twin), None);
         assert_eq!(index.name("hollow://a"), None);

@@ -69,16 +69,12 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix://") {
             let path = Path::new(path);
-            return if path.is_absolute() {
-                Ok(Self::Unix(path.to_owned()))
-            } else {
-                Err("write a unix socket with its whole path: unix:///run/kube-node/autoscaler.sock"
-                    .to_owned())
-            };
+            let relative = "write a unix socket with its whole path: unix:///run/kube-node/autoscaler.sock";
+            return path.is_absolute().then(|| Self::Unix(path.to_owned())).ok_or(relative.to_owned());
         }
-        let wanted =
-            |_| "write an address and a port, such as 0.0.0.0:8086, or unix:///path/of/socket".to_owned();
-        text.parse().map(Self::Tcp).map_err(wanted)
+        text.parse().map(Self::Tcp).map_err(|_| {
+            "write an address and a port, such as 0.0.0.0:8086, or unix:///path/of/socket".to_owned()
+        })
     }
 }
 
@@ -334,7 +330,7 @@ mod tests {
         }
 
         #[tokio::test]
-        async fn a_certificate_of_the_authority_is_not_enough_without_an_allowed_name() {
+        async fn a_certificate_of_the_ca_is_not_enough_without_an_allowed_name() {
             for (names, is_let_in) in
                 [(&["cluster-autoscaler", "other"][..], true), (&["other"], false), (&[], false)]
             {

@@ -1,36 +1,28 @@
 //! Metrics of calls: count and time by method and code. Only existing methods become labels.
 
-use std::{convert::Infallible, time::Instant};
+use std::{convert::Infallible, sync::LazyLock, time::Instant};
 
+use heck::ToShoutySnakeCase;
 use kube_ext::metrics::{counters, gauge, histograms};
 use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
-use tonic::{body::Body, service::Routes};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use tonic::{Code, Status, body::Body, service::Routes};
 use tower::ServiceExt;
 
-use super::ServeError;
+use super::{
+    ServeError,
+    proto::{DESCRIPTORS, cloud_provider_server::SERVICE_NAME},
+};
 
 /// Histogram bounds for the time of a call, in seconds.
 const CALL_SECONDS: [f64; 8] = [0.000_1, 0.000_5, 0.002, 0.01, 0.05, 0.25, 1.0, 5.0];
-/// The service whose methods get labels of their own.
-const SERVICE: &str = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/";
-/// Methods of the service.
-const METHODS: [&str; 15] = [
-    "NodeGroups",
-    "NodeGroupForNode",
-    "PricingNodePrice",
-    "PricingPodPrice",
-    "GPULabel",
-    "GetAvailableGPUTypes",
-    "Cleanup",
-    "Refresh",
-    "NodeGroupTargetSize",
-    "NodeGroupIncreaseSize",
-    "NodeGroupDeleteNodes",
-    "NodeGroupDecreaseTargetSize",
-    "NodeGroupNodes",
-    "NodeGroupTemplateNodeInfo",
-    "NodeGroupGetOptions",
-];
+/// Methods of the service, which get labels of their own.
+static METHODS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let descriptors = FileDescriptorSet::decode(DESCRIPTORS).unwrap_or_default();
+    let services = descriptors.file.into_iter().flat_map(|file| file.service);
+    services.flat_map(|service| service.method).filter_map(|method| method.name).collect()
+});
 
 /// Label of all other calls, such as health checks.
 const OTHER: &str = "other";
@@ -46,13 +38,13 @@ pub(super) struct Metrics {
 
 impl Metrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let methods = || METHODS.into_iter().chain([OTHER]);
+        let methods = || METHODS.iter().map(String::as_str).chain([OTHER]);
         Ok(Self {
             calls: counters(
                 registry,
                 ("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code"),
                 ["method", "code"],
-                methods().map(|method| [method, CODES[0]]),
+                methods().map(|method| [method, "OK"]),
             )?,
             seconds: histograms(
                 registry,
@@ -87,7 +79,7 @@ impl Metrics {
     ) -> Result<http::Response<Body>, Infallible> {
         let (method, since) = (method(request.uri().path()), Instant::now());
         let answer = routes.oneshot(request).await?;
-        self.calls.with_label_values(&[method, code(answer.headers())]).inc();
+        self.calls.with_label_values(&[method, &code(answer.headers())]).inc();
         self.seconds.with_label_values(&[method]).observe(since.elapsed().as_secs_f64());
         Ok(answer)
     }
@@ -95,39 +87,14 @@ impl Metrics {
 
 /// Method of a request; `other` if it is not one of the service.
 fn method(path: &str) -> &'static str {
-    let name = path.strip_prefix(SERVICE);
-    METHODS.into_iter().find(|method| name == Some(*method)).unwrap_or(OTHER)
+    let name = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)?.strip_prefix('/'));
+    METHODS.iter().find(|method| name == Some(method)).map_or(OTHER, String::as_str)
 }
 
-/// Names of the gRPC codes, by number.
-const CODES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
-
-/// Code of a response. A refusal has it in the headers, a success only behind the body.
-fn code(headers: &http::HeaderMap) -> &'static str {
-    let number =
-        headers.get("grpc-status").map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
-    match number {
-        None => CODES[0],
-        Some(number) => CODES.get(number.unwrap_or(2_usize)).copied().unwrap_or("UNKNOWN"),
-    }
+/// Code of a response, such as `NOT_FOUND`. A refusal has it in the headers, a success only behind the body.
+fn code(headers: &http::HeaderMap) -> String {
+    let code = Status::from_header_map(headers).map_or(Code::Ok, |status| status.code());
+    format!("{code:?}").to_shouty_snake_case()
 }
 
 #[cfg(test)]
@@ -141,10 +108,10 @@ mod tests {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("rpc ")?.split_once('(').map(|(name, _)| name))
             .collect();
-        assert_eq!(declared, METHODS);
-        assert_eq!(method(&format!("{SERVICE}Refresh")), "Refresh");
+        assert_eq!(declared, *METHODS);
+        assert_eq!(method(&format!("/{SERVICE_NAME}/Refresh")), "Refresh");
         assert_eq!(method("/grpc.health.v1.Health/Check"), "other");
-        assert_eq!(method(&format!("{SERVICE}Nonsense")), "other");
+        assert_eq!(method(&format!("/{SERVICE_NAME}/Nonsense")), "other");
     }
 
     #[test]

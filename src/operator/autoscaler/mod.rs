@@ -13,17 +13,19 @@ pub mod proto;
 mod service;
 mod writer;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use kube_ext::{
     error::chain,
+    log_once::LogOnce,
     tls::{Certificates, TlsError, TlsFiles},
 };
 use prometheus::Registry;
 use tokio::{sync::mpsc, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::{
     Status,
     service::{Routes, interceptor::InterceptedService},
@@ -45,7 +47,7 @@ use self::{
 use crate::controllers::Context;
 
 /// Delay before another try to start, and interval at which certificates are checked for changes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(5);
 /// Poll interval until the watches are in sync.
 const SYNC_POLL: Duration = Duration::from_millis(100);
 /// Time limit of a call, whatever the client asks for: a scale request takes less.
@@ -77,27 +79,15 @@ pub struct Options {
     pub options: bool,
 }
 
-/// Reason why the server does not run.
-#[derive(Debug, thiserror::Error)]
-enum ServeError {
-    #[error("cannot listen on {address}")]
-    Bind {
-        address: Address,
-        #[source]
-        source: io::Error,
-    },
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    #[error("plaintext is for loopback addresses and unix sockets alone: {address} is neither")]
-    Open { address: Address },
-    #[error("the server failed")]
-    Serve(#[source] tonic::transport::Error),
-    #[error("reflection cannot be served")]
-    Reflection(#[source] Box<dyn std::error::Error + Send + Sync>),
+/// Failure to serve.
+struct ServeError {
+    /// One of [`Self::REASONS`].
+    reason: &'static str,
+    error: anyhow::Error,
 }
 
 impl ServeError {
-    /// All values of [`Self::reason`].
+    /// Reasons, as a label of metrics.
     const REASONS: [&str; 7] = [
         "AddressNotAvailable",
         "CertificatesUnreadable",
@@ -107,14 +97,17 @@ impl ServeError {
         "PlaintextRefused",
         "ServerFailed",
     ];
+}
 
-    const fn reason(&self) -> &'static str {
-        match self {
-            Self::Bind { .. } => "AddressNotAvailable",
-            Self::Tls(error) => error.reason(),
-            Self::Open { .. } => "PlaintextRefused",
-            Self::Serve(_) | Self::Reflection(_) => "ServerFailed",
-        }
+impl From<TlsError> for ServeError {
+    fn from(error: TlsError) -> Self {
+        Self { reason: error.reason(), error: error.into() }
+    }
+}
+
+impl From<anyhow::Error> for ServeError {
+    fn from(error: anyhow::Error) -> Self {
+        Self { reason: "ServerFailed", error }
     }
 }
 
@@ -137,40 +130,38 @@ impl Autoscaler {
 
     /// Serves until `shutdown`, then takes no further call and answers those in flight.
     pub async fn run(self, shutdown: CancellationToken) {
-        let mut said = String::new();
+        let mut failure = LogOnce::default();
         while !shutdown.is_cancelled() {
-            let ended = self.serve(&shutdown, &mut said).await;
+            let ended = self.serve(&shutdown, &mut failure).await;
             self.metrics.up(false);
-            if let Err(error) = ended {
-                self.metrics.failed(error.reason());
-                let text = chain(&error);
-                if said != text {
-                    warn!(
-                        reason = error.reason(),
-                        "the autoscaler server does not run: {text}; it is tried again"
-                    );
-                    said = text;
+            if let Err(ServeError { reason, error }) = ended {
+                self.metrics.failed(reason);
+                let error = chain(&*error);
+                if failure.is_new(&error) {
+                    warn!(reason, "the autoscaler server does not run: {error}; it is tried again");
                 }
-                shutdown.run_until_cancelled(sleep(PATIENCE)).await;
+                shutdown.run_until_cancelled(sleep(RETRY)).await;
             }
         }
     }
 
-    async fn serve(&self, shutdown: &CancellationToken, said: &mut String) -> Result<(), ServeError> {
+    async fn serve(&self, shutdown: &CancellationToken, failure: &mut LogOnce) -> Result<(), ServeError> {
         let Options { address, tls, client_names, options } = &self.options;
         if tls.is_none() && !address.is_local() {
-            return Err(ServeError::Open { address: address.clone() });
+            let error =
+                anyhow!("plaintext is for loopback addresses and unix sockets alone: {address} is neither");
+            return Err(ServeError { reason: "PlaintextRefused", error });
         }
         let certificates = match tls {
             Some(files) => Some(Arc::new(Certificates::load(&files.read()?, Timestamp::now())?)),
             None => None,
         };
-        let bound = Listener::bind(address).await;
-        let listener = bound.map_err(|source| ServeError::Bind { address: address.clone(), source })?;
+        let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address}"));
+        let listener = listener.map_err(|error| ServeError { reason: "AddressNotAvailable", error })?;
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
             .build_v1()
-            .map_err(|error| ServeError::Reflection(Box::new(error)))?;
+            .context("reflection cannot be served")?;
         let (health, health_service) = tonic_health::server::health_reporter();
         for service in ["", SERVICE_NAME] {
             health.set_service_status(service, ServingStatus::NotServing).await;
@@ -185,8 +176,8 @@ impl Autoscaler {
         let (sender, connections) = mpsc::channel(CALLS_AT_ONCE);
         let clients =
             certificates.clone().map(|certificates| Clients { certificates, names: client_names.clone() });
-        let door = tokio::spawn(listener.run(clients, sender));
-        let (interval, patience) = KEEPALIVE;
+        let _accepting = AbortOnDropHandle::new(tokio::spawn(listener.run(clients, sender)));
+        let (interval, limit) = KEEPALIVE;
         let metrics = self.metrics.clone();
         let counted = layer_fn(move |routes: Routes| {
             let metrics = metrics.clone();
@@ -198,7 +189,7 @@ impl Autoscaler {
             .max_concurrent_streams(u32::try_from(CALLS_AT_ONCE).ok())
             .http2_max_header_list_size(LARGEST_HEADERS)
             .http2_keepalive_interval(Some(interval))
-            .http2_keepalive_timeout(Some(patience))
+            .http2_keepalive_timeout(Some(limit))
             .max_connection_age(CONNECTION_AGE)
             .layer(counted)
             .add_service(health_service)
@@ -209,21 +200,18 @@ impl Autoscaler {
                 shutdown.clone().cancelled_owned(),
             );
         self.metrics.up(true);
-        said.clear();
+        failure.ended();
         info!(%address, mtls = certificates.is_some(), "cluster-autoscaler is served");
-        let ended = {
-            let mut serving = std::pin::pin!(serving);
-            tokio::select! {
-                ended = &mut serving => ended,
-                () = self.attend(health, certificates, shutdown) => serving.await,
-            }
+        let mut serving = std::pin::pin!(serving);
+        let ended = tokio::select! {
+            ended = &mut serving => ended,
+            () = self.supervise(health, certificates, shutdown) => serving.await,
         };
-        door.abort();
-        ended.map_err(ServeError::Serve)
+        Ok(ended.context("the server failed")?)
     }
 
     /// Reports the health of the server and reloads its certificates, until shutdown.
-    async fn attend(
+    async fn supervise(
         &self,
         health: HealthReporter,
         certificates: Option<Arc<Certificates>>,
@@ -242,24 +230,21 @@ impl Autoscaler {
             let (Some(certificates), Some(files)) = (certificates, &self.options.tls) else {
                 return std::future::pending().await;
             };
-            let mut said = String::new();
+            let mut failure = LogOnce::default();
             loop {
-                sleep(PATIENCE).await;
+                sleep(RETRY).await;
                 match files.read().and_then(|material| certificates.reload(&material, Timestamp::now())) {
-                    Ok(false) => said.clear(),
-                    Ok(true) => {
-                        said.clear();
-                        info!("the autoscaler server's certificates were read again");
+                    Ok(is_changed) => {
+                        failure.ended();
+                        if is_changed {
+                            info!("the autoscaler server's certificates were read again");
+                        }
                     }
-                    Err(error) => {
-                        let text = chain(&error);
-                        if said != text {
-                            self.metrics.failed(error.reason());
-                            warn!(
-                                reason = error.reason(),
-                                "the autoscaler server keeps the certificates it has: {text}"
-                            );
-                            said = text;
+                    Err(tls) => {
+                        let (reason, error) = (tls.reason(), chain(&tls));
+                        if failure.is_new(&error) {
+                            self.metrics.failed(reason);
+                            warn!(reason, "the autoscaler server keeps the certificates it has: {error}");
                         }
                     }
                 }

@@ -155,9 +155,9 @@ impl CloudProvider for Service {
         request: Request<pb::NodeGroupDeleteNodesRequest>,
     ) -> Answer<pb::NodeGroupDeleteNodesResponse> {
         let pb::NodeGroupDeleteNodesRequest { nodes, id } = request.into_inner();
-        let named: Vec<_> = nodes.into_iter().map(|node| (node.provider_id, node.name)).collect();
+        let victims: Vec<_> = nodes.into_iter().map(|node| (node.provider_id, node.name)).collect();
         let set = id.clone();
-        let decide = move |groups: &Groups, snapshot: &SetSnapshot| groups.delete(snapshot, &set, &named);
+        let decide = move |groups: &Groups, snapshot: &SetSnapshot| groups.delete(snapshot, &set, &victims);
         self.scale(ScaleRequest::of_names(), &id, decide).await?;
         Ok(Response::new(pb::NodeGroupDeleteNodesResponse {}))
     }
@@ -203,8 +203,8 @@ impl CloudProvider for Service {
             return Err(Status::unimplemented("options of node groups are not served"));
         }
         let group = self.group(&id)?;
-        let asked = group.set.spec.autoscaling.as_ref().and_then(|autoscaling| autoscaling.options.clone());
-        let options = options(&asked.unwrap_or_default(), defaults);
+        let of_set = group.set.spec.autoscaling.as_ref().and_then(|autoscaling| autoscaling.options.clone());
+        let options = options(&of_set.unwrap_or_default(), defaults);
         Ok(Response::new(pb::NodeGroupAutoscalingOptionsResponse {
             node_group_autoscaling_options: Some(options),
         }))
@@ -272,8 +272,9 @@ impl CloudProvider for Service {
         let (classes, groups) = (self.groups.classes(), self.groups.all());
         let of_classes = classes.iter().filter_map(|class| class.spec.template.as_ref());
         let of_sets = groups.iter().filter_map(|group| group.set.spec.template.as_ref());
-        let kinds = autoscaling::gpu_types(of_classes.chain(of_sets));
-        let gpu_types = kinds.into_iter().map(|kind| (kind, prost_types::Any::default())).collect();
+        let gpu_types = autoscaling::gpu_types(of_classes.chain(of_sets));
+        let gpu_types =
+            gpu_types.into_iter().map(|gpu_type| (gpu_type, prost_types::Any::default())).collect();
         Ok(Response::new(pb::GetAvailableGpuTypesResponse { gpu_types }))
     }
 
@@ -300,28 +301,28 @@ fn instance_message(instance: autoscaling::Instance<'_>) -> pb::Instance {
 
 /// The options of the set, and the offered defaults for the rest.
 fn options(
-    asked: &AutoscalingOptions,
+    of_set: &AutoscalingOptions,
     mut options: pb::NodeGroupAutoscalingOptions,
 ) -> pb::NodeGroupAutoscalingOptions {
-    fn set<T>(option: &mut T, asked: Option<T>) {
-        if let Some(asked) = asked {
-            *option = asked;
+    fn set<T>(option: &mut T, value: Option<T>) {
+        if let Some(value) = value {
+            *option = value;
         }
     }
     // The schema checks the form; a set older than that rule keeps the default.
-    let share = |asked: &Option<String>| asked.as_ref().and_then(|text| text.parse().ok());
-    let time = |asked: Option<GoDuration>| asked.map(|time| prost_types::Duration::try_from(time.0).ok());
-    set(&mut options.scale_down_utilization_threshold, share(&asked.scale_down_utilization_threshold));
+    let share = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
+    let time = |time: Option<GoDuration>| time.map(|time| prost_types::Duration::try_from(time.0).ok());
+    set(&mut options.scale_down_utilization_threshold, share(&of_set.scale_down_utilization_threshold));
     set(
         &mut options.scale_down_gpu_utilization_threshold,
-        share(&asked.scale_down_gpu_utilization_threshold),
+        share(&of_set.scale_down_gpu_utilization_threshold),
     );
-    set(&mut options.zero_or_max_node_scaling, asked.zero_or_max_node_scaling);
-    set(&mut options.ignore_daemon_sets_utilization, asked.ignore_daemon_sets_utilization);
-    set(&mut options.scale_down_unneeded_duration, time(asked.scale_down_unneeded_time));
-    set(&mut options.scale_down_unready_duration, time(asked.scale_down_unready_time));
-    set(&mut options.max_node_provision_duration, time(asked.max_node_provision_time));
-    set(&mut options.max_node_startup_duration, time(asked.max_node_startup_time));
-    set(&mut options.allow_non_atomic_scale_up_to_max, asked.allow_non_atomic_scale_up_to_max);
+    set(&mut options.zero_or_max_node_scaling, of_set.zero_or_max_node_scaling);
+    set(&mut options.ignore_daemon_sets_utilization, of_set.ignore_daemon_sets_utilization);
+    set(&mut options.scale_down_unneeded_duration, time(of_set.scale_down_unneeded_time));
+    set(&mut options.scale_down_unready_duration, time(of_set.scale_down_unready_time));
+    set(&mut options.max_node_provision_duration, time(of_set.max_node_provision_time));
+    set(&mut options.max_node_startup_duration, time(of_set.max_node_startup_time));
+    set(&mut options.allow_non_atomic_scale_up_to_max, of_set.allow_non_atomic_scale_up_to_max);
     options
 }

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::Caches;
 use crate::{
-    controllers::{Revisions, RevisionsError, machine_spec, node::set_condition},
+    controllers::{Revisions, machine_spec, node::set_condition},
     hosts::{MembershipWatch, Present, share},
     providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, ProviderError},
 };
@@ -35,19 +35,6 @@ const DOUBT: Duration = Duration::from_millis(500);
 const LISTEN: Duration = Duration::from_secs(2);
 /// Time without own heartbeats after which the watch of the Leases is restarted.
 const DEAF_AFTER: Duration = Duration::from_secs(8);
-
-/// Reason why a machine is not run.
-#[derive(Debug, thiserror::Error)]
-enum MachineError {
-    /// The revision of the machine cannot be read.
-    #[error(transparent)]
-    Revisions(#[from] RevisionsError),
-    #[error("its revision is not stored")]
-    NoRevision,
-    /// The machine cannot be created.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-}
 
 /// Machines of this worker, and the state that they follow from.
 pub(super) struct HostReconciler {
@@ -177,7 +164,7 @@ impl HostReconciler {
         let Some(node) = node else { return Action::AwaitChange };
         match self.ensure_machine(&node).await {
             Ok(()) => self.report(&node, (true, "Running", "a host carries it")).await,
-            Err(MachineError::Provider(error)) if error.is_want_of_room() => {
+            Err(error) if error.is_out_of_resources() => {
                 match self.report(&node, (false, error.reason(), &chain(&error))).await {
                     Action::AwaitChange => error.retry_after().map_or(Action::Failed, Action::RequeueAfter),
                     other => other,
@@ -215,11 +202,11 @@ impl HostReconciler {
     }
 
     /// Creates the machine of a Node, or updates its settings.
-    async fn ensure_machine(&self, node: &NodeView) -> Result<(), MachineError> {
+    async fn ensure_machine(&self, node: &NodeView) -> Result<(), ProviderError> {
         // The operator reports a missing revision on the Node, and the set may store it again.
-        let Some(machine) = machine_spec::stored(&self.revisions, node).await? else {
-            return Err(MachineError::NoRevision);
-        };
+        let stored = machine_spec::stored(&self.revisions, node).await.map_err(ProviderError::retryable)?;
+        let machine =
+            stored.ok_or_else(|| ProviderError::NotFound("its revision is not stored".to_owned()))?;
         let class = node.class().and_then(|class| self.caches.classes.get(class));
         let class = readable(class.as_ref()).map(|class| &class.spec);
         let settings = machine_spec::settings(node, &machine, class, &self.caches.sets);
@@ -229,7 +216,7 @@ impl HostReconciler {
             return Ok(());
         }
         let request = MachineRequest { id, machine: (*machine).clone(), settings, credentials: None };
-        Ok(self.machines.create(&request)?)
+        self.machines.create(&request)
     }
 }
 

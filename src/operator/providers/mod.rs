@@ -156,6 +156,11 @@ pub enum ProviderError {
 pub const OUT_OF_RESOURCES: &str = "OutOfResources";
 
 impl ProviderError {
+    /// A failure that the next try may not meet.
+    pub(crate) fn retryable(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Retryable(Box::new(error))
+    }
+
     /// Reason for conditions, events and metric labels.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -171,7 +176,7 @@ impl ProviderError {
 
     /// Returns true if nothing but room is missing.
     #[must_use]
-    pub const fn is_want_of_room(&self) -> bool {
+    pub const fn is_out_of_resources(&self) -> bool {
         matches!(self, Self::OutOfResources(_) | Self::Full(_))
     }
 

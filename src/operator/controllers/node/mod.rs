@@ -130,7 +130,7 @@ impl NodeController {
         let applied = self.apply(&observed, &plan).await;
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::Room),
-            Err(ReconcileError::Provider(error)) if error.is_want_of_room() => Some(NodeWait::Room),
+            Err(ReconcileError::Provider(error)) if error.is_out_of_resources() => Some(NodeWait::Room),
             Err(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
                 Some(NodeWait::Refused { said: error.chain() })
             }

@@ -16,7 +16,7 @@ use machine_agent::identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::{dedicated_identity::DedicatedIdentities, room::Room};
+use super::{dedicated_identity::DedicatedIdentities, slots::Slots};
 use crate::providers::{Existing, MachineId, MachineRequest, ProviderError, Renewed, Stage};
 
 /// Machines in this process.
@@ -24,7 +24,7 @@ use crate::providers::{Existing, MachineId, MachineRequest, ProviderError, Renew
 pub struct InProcess {
     hollow: Hollow,
     dedicated: Arc<DedicatedIdentities>,
-    room: Arc<Room>,
+    slots: Arc<Slots>,
 }
 
 impl InProcess {
@@ -38,7 +38,7 @@ impl InProcess {
         registry: &Registry,
     ) -> Result<Self, prometheus::Error> {
         let dedicated = DedicatedIdentities::new(hollow.clone(), bootstrap, Meter::new(registry)?);
-        Ok(Self { hollow, dedicated, room: Room::register(max_machines, nodes, registry)? })
+        Ok(Self { hollow, dedicated, slots: Slots::register(max_machines, nodes, registry)? })
     }
 
     /// UID of the machine of a Node, by the Node's name.
@@ -65,10 +65,10 @@ impl InProcess {
         let MachineId { node, uid } = request.id.clone();
         let spec = MachineSpec { node, uid, ..request.shape()?.spec(None, request.settings.clone()) };
         if request.machine.load().is_some() {
-            self.room.take(&request.id, capacity::DEDICATED)?;
+            self.slots.acquire(&request.id, capacity::DEDICATED)?;
             self.dedicated.create(spec);
         } else {
-            self.room.take(&request.id, 1)?;
+            self.slots.acquire(&request.id, 1)?;
             self.hollow.create(spec, None);
         }
         Ok(())
@@ -85,12 +85,12 @@ impl InProcess {
         // First the part that would create it again.
         self.dedicated.delete(uid);
         self.hollow.delete(uid);
-        self.room.give_back(uid);
+        self.slots.release(uid);
     }
 
     /// Forgets a machine that waited for room and is created elsewhere now.
     pub fn forget(&self, uid: &str) {
-        self.room.forget(uid);
+        self.slots.forget(uid);
     }
 
     /// All machines.
@@ -103,13 +103,13 @@ impl InProcess {
     /// Number of machines.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.room.count()
+        self.slots.count()
     }
 
     /// Machines that came, went, met an obstacle, or have room now.
     pub fn watch(&self) -> BoxStream<'static, MachineId> {
         let running = UnboundedReceiverStream::new(self.hollow.watch()).map(machine_id).boxed();
-        stream::select_all([running, self.dedicated.watchers.watch(), self.room.watchers.watch()]).boxed()
+        stream::select_all([running, self.dedicated.watchers.watch(), self.slots.watchers.watch()]).boxed()
     }
 }
 

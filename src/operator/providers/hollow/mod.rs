@@ -4,7 +4,7 @@ mod dedicated_identity;
 mod hosted;
 mod in_process;
 mod priority_semaphore;
-mod room;
+mod slots;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -68,7 +68,7 @@ impl HollowProvider {
         let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
         let body = Body::MergePatch(change.to_string().into_bytes());
         let answer = wire::send::<AnyObject>(&self.client, None, Method::PATCH, &path, body).await;
-        answer.map(drop).map_err(|error| ProviderError::Retryable(Box::new(error)))
+        answer.map(drop).map_err(ProviderError::retryable)
     }
 }
 

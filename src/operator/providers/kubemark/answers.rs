@@ -35,7 +35,7 @@ pub fn refused(error: kube::Error) -> ProviderError {
     }
     match away(&error) {
         Some(message) => ProviderError::Unreachable(message),
-        None => ProviderError::Retryable(Box::new(error)),
+        None => ProviderError::retryable(error),
     }
 }
 

@@ -69,12 +69,21 @@ impl Credentials {
 
     /// Returns a client for the cluster, and the version of the Secret that it was built from.
     pub async fn connect(&self) -> Result<(Client, String), CredentialsError> {
-        let secret = self.read().await?;
+        let Self { secrets, namespace, name, .. } = self;
+        let secret = secrets.get_opt(name).await.map_err(|source| CredentialsError::Read {
+            name: name.clone(),
+            namespace: namespace.clone(),
+            source,
+        })?;
+        let secret = secret.ok_or_else(|| {
+            let message =
+                format!("there is no Secret {name} in namespace {namespace}: create it with the key {KEY}");
+            CredentialsError::Unusable(message)
+        })?;
         let text = secret.data.as_ref().and_then(|data| std::str::from_utf8(&data.get(KEY)?.0).ok());
-        let no_key = || format!("Secret {} in namespace {} has no key {KEY}", self.name, self.namespace);
         let client = match text {
             Some(text) => self.client(text).await,
-            None => Err(no_key()),
+            None => Err(format!("Secret {name} in namespace {namespace} has no key {KEY}")),
         };
         Ok((client.map_err(CredentialsError::Unusable)?, version(&secret)))
     }
@@ -108,19 +117,11 @@ impl Credentials {
         })
     }
 
-    /// Returns true if the Secret has another version than `version_then`.
-    pub async fn changed_since(&self, version_then: &str) -> Result<bool, CredentialsError> {
-        Ok(version(&self.read().await?) != version_then)
-    }
-
-    async fn read(&self) -> Result<Secret, CredentialsError> {
-        let (name, namespace) = (self.name.clone(), self.namespace.clone());
-        let missing =
-            || format!("there is no Secret {name} in namespace {namespace}: create it with the key {KEY}");
-        match self.secrets.get_opt(&self.name).await {
-            Ok(found) => found.ok_or_else(|| CredentialsError::Unusable(missing())),
-            Err(source) => Err(CredentialsError::Read { name, namespace, source }),
-        }
+    /// Returns true if the Secret has another version than `version_then`, or is gone. A Secret that cannot be
+    /// read counts as unchanged: the machines stay while our own API server is unreachable.
+    pub async fn have_changed_since(&self, version_then: &str) -> bool {
+        let secret = self.secrets.get_opt(&self.name).await;
+        secret.is_ok_and(|secret| secret.is_none_or(|secret| version(&secret) != version_then))
     }
 }
 
@@ -174,7 +175,7 @@ fn insecure(kubeconfig: &Kubeconfig, is_allowed: bool) -> Option<&'static str> {
 
 /// Describes an error in a kubeconfig without any of its content.
 fn without_content(error: &KubeconfigError) -> String {
-    let what = match error {
+    let description = match error {
         KubeconfigError::CurrentContextNotSet => "it has no current-context",
         KubeconfigError::LoadContext(_) => "its current-context names no context",
         KubeconfigError::LoadClusterOfContext(_) => "its context names no cluster",
@@ -192,7 +193,7 @@ fn without_content(error: &KubeconfigError) -> String {
         }
         _ => "write one as kubectl config view --raw --flatten --minify does",
     };
-    what.to_owned()
+    description.to_owned()
 }
 
 #[cfg(test)]
@@ -223,7 +224,7 @@ mod tests {
         let token = "token: t";
         let good = r#"server: "https://c""#;
         assert_eq!(refusal(&kubeconfig(good, token), false).await, None);
-        for (cluster, said, is_allowable) in [
+        for (cluster, message, is_allowable) in [
             (
                 r#"server: "https://c", insecure-skip-tls-verify: true"#,
                 "certificate-authority-data instead",
@@ -235,7 +236,7 @@ mod tests {
         ] {
             let text = kubeconfig(cluster, token);
             let refused = refusal(&text, false).await.unwrap();
-            assert!(refused.contains(said) && refused.contains("Secret creds"), "{refused}");
+            assert!(refused.contains(message) && refused.contains("Secret creds"), "{refused}");
             assert_eq!(refusal(&text, true).await.is_none(), is_allowable, "{cluster}");
         }
     }

@@ -47,12 +47,11 @@ impl Sources {
     }
 
     async fn content(&self, path: &str, source: &FileSource) -> Result<Vec<u8>, ProviderError> {
-        let retryable = |error: kube::Error| ProviderError::Retryable(Box::new(error));
         if let Some(content) = &source.content {
             return Ok(content.clone().into_bytes());
         }
         if let Some(SecretKeyRef { name, key }) = &source.secret_key_ref {
-            let secret = self.secrets.get_opt(name).await.map_err(retryable)?;
+            let secret = self.secrets.get_opt(name).await.map_err(ProviderError::retryable)?;
             if let Some(message) = secret.as_ref().and_then(|s| identity(path, name, s.type_.as_deref())) {
                 return Err(ProviderError::Invalid(message));
             }
@@ -61,7 +60,7 @@ impl Sources {
             return content.ok_or_else(|| self.missing(path, ("Secret", name, key), exists));
         }
         if let Some(SecretKeyRef { name, key }) = &source.config_map_key_ref {
-            let map = self.config_maps.get_opt(name).await.map_err(retryable)?;
+            let map = self.config_maps.get_opt(name).await.map_err(ProviderError::retryable)?;
             let exists = map.is_some();
             let content = map.and_then(|map| {
                 let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
@@ -144,10 +143,10 @@ mod tests {
         let file = |json: serde_json::Value| serde_json::from_value::<ProvisionedFile>(json).unwrap();
         let plain = installed(3, &file(serde_json::json!({"path": "/etc/a", "content": "x"}))).unwrap();
         assert_eq!((plain.key.as_str(), plain.mode, plain.owner), ("file-3", 0o644, (USER, USER)));
-        let asked = file(
+        let restricted = file(
             serde_json::json!({"path": "/etc/a", "owner": "root", "permissions": "0600", "content": ""}),
         );
-        let own = installed(0, &asked).unwrap();
+        let own = installed(0, &restricted).unwrap();
         assert_eq!((own.mode, own.owner), (0o600, (0, 0)));
         let wrong = file(serde_json::json!({"path": "/etc/a", "owner": "me", "content": ""}));
         assert!(installed(0, &wrong).unwrap_err().contains("owner me is unknown"));

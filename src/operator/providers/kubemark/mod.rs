@@ -9,7 +9,7 @@ mod answers;
 pub mod credentials;
 mod files;
 pub mod health;
-mod hosts;
+mod hosting_clusters;
 pub mod pod;
 mod view;
 
@@ -38,7 +38,7 @@ use self::{
     answers::{gone_is_fine, refused},
     files::Sources,
     health::Health,
-    hosts::{Host, Hosts},
+    hosting_clusters::{HostingCluster, HostingClusters},
     pod::Blueprint,
     view::MachinePod,
 };
@@ -95,7 +95,7 @@ pub struct KubemarkProvider {
     /// Client of the cluster that has the Nodes.
     client: Client,
     sources: Sources,
-    hosts: Hosts,
+    clusters: HostingClusters,
     nodes: Arc<Cache<NodeView>>,
     classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
@@ -104,7 +104,7 @@ pub struct KubemarkProvider {
 }
 
 /// A pod and the cluster that has it.
-type Found = (Arc<Host>, Arc<MachinePod>);
+type Found = (Arc<HostingCluster>, Arc<MachinePod>);
 
 #[async_trait]
 impl Provider for KubemarkProvider {
@@ -122,15 +122,15 @@ impl Provider for KubemarkProvider {
 
     async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError> {
         in_time(async {
-            let Some((host, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
-            self.update_settings(&host, &pod, settings).await?;
-            self.renew_token(&host, id).await
+            let Some((cluster, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
+            self.update_settings(&cluster, &pod, settings).await?;
+            self.renew_token(&cluster, id).await
         })
         .await
     }
 
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
-        Ok(self.find(id)?.map(|(host, pod)| existing(&host, &pod)))
+        Ok(self.find(id)?.map(|(cluster, pod)| existing(&cluster, &pod)))
     }
 
     async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
@@ -140,18 +140,19 @@ impl Provider for KubemarkProvider {
     async fn list(&self) -> Vec<MachineId> {
         self.follow_classes();
         // An unreachable cluster must not hide the others.
-        let known: Vec<_> = self.hosts.all().into_iter().filter(|host| host.known().is_ok()).collect();
-        let tidied = known.iter().map(|host| async {
-            if let Err(error) = in_time(self.tidy(host)).await {
+        let known: Vec<_> =
+            self.clusters.all().into_iter().filter(|cluster| cluster.machines().is_ok()).collect();
+        let tidied = known.iter().map(|cluster| async {
+            if let Err(error) = in_time(self.tidy(cluster)).await {
                 warn!(error = chain(&error), "Secrets of machines cannot be looked through");
             }
         });
         futures::future::join_all(tidied).await;
-        known.iter().flat_map(|host| host.pods.all()).map(|pod| pod.id.clone()).collect()
+        known.iter().flat_map(|cluster| cluster.pods.all()).map(|pod| pod.id.clone()).collect()
     }
 
     fn count(&self) -> usize {
-        self.hosts.all().iter().map(|host| host.pods.len()).sum()
+        self.clusters.all().iter().map(|cluster| cluster.pods.len()).sum()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {
@@ -171,7 +172,7 @@ impl KubemarkProvider {
         let watchers = Arc::new(Watchers::default());
         Self {
             sources: Sources::new(&client, &options.namespace),
-            hosts: Hosts::new(client.clone(), options.clone(), Arc::clone(&watchers)),
+            clusters: HostingClusters::new(client.clone(), options.clone(), Arc::clone(&watchers)),
             client,
             nodes,
             classes,
@@ -183,34 +184,34 @@ impl KubemarkProvider {
 
     /// The pod of a machine and its hosting cluster.
     fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
-        for host in self.hosts.all() {
+        for cluster in self.clusters.all() {
             // While an old pod leaves, its successor may exist already.
-            if let Some(pod) = host.pods.by_index(&id.uid).into_iter().min_by_key(|pod| pod.leaving) {
-                return Ok(Some((host, pod)));
+            if let Some(pod) = cluster.pods.by_index(&id.uid).into_iter().min_by_key(|pod| pod.leaving) {
+                return Ok(Some((cluster, pod)));
             }
         }
         // No pod is known. Only the cluster that would host it can tell that there is none.
         let Some(node) = self.nodes.get(&id.node).filter(|node| node.uid == id.uid) else { return Ok(None) };
-        self.host_of(&node).known()?;
+        self.cluster_of(&node).machines()?;
         Ok(None)
     }
 
-    fn host_of(&self, node: &NodeView) -> Arc<Host> {
+    fn cluster_of(&self, node: &NodeView) -> Arc<HostingCluster> {
         let class = node.class().and_then(|name| self.classes.get(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
         let credentials = class.and_then(|class| class.spec.credentials_secret_ref.as_ref());
-        self.hosts.of(credentials.map(|secret| secret.name.as_str()))
+        self.clusters.of(credentials.map(|secret| secret.name.as_str()))
     }
 
     async fn create_pod(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let MachineRequest { id, machine, settings, credentials } = request;
-        let host = self.hosts.of(credentials.as_deref());
-        if host.known()?.by_index(&id.uid).iter().any(|pod| !pod.leaving) {
+        let cluster = self.clusters.of(credentials.as_deref());
+        if cluster.machines()?.by_index(&id.uid).iter().any(|pod| !pod.leaving) {
             return Ok(());
         }
-        let (secrets, pods) = (host.api::<Secret>()?, host.api::<Pod>()?);
-        let wanted = machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
-        let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(wanted).await?.into_iter().unzip();
+        let (secrets, pods) = (cluster.api::<Secret>()?, cluster.api::<Pod>()?);
+        let files = machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
+        let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(files).await?.into_iter().unzip();
         let contents = files.iter().map(|file| file.key.clone()).zip(contents);
         let token = self.token(id).await?;
         let secret = pod::secret(id, &self.options.cluster, self.bootstrap(&token), contents);
@@ -222,7 +223,7 @@ impl KubemarkProvider {
             shape: &to_json(&request.shape()?)?,
             settings: &to_json(settings)?,
         };
-        let pod = pod::pod(&blueprint, &files).map_err(retryable)?;
+        let pod = pod::pod(&blueprint, &files).map_err(ProviderError::retryable)?;
         // An earlier machine may have had other files, so the whole Secret is replaced.
         let apply = PatchParams::apply(names::FIELD_MANAGER).force();
         secrets.patch(&secret.name_any(), &apply, &Patch::Apply(secret)).await.map_err(refused)?;
@@ -244,7 +245,7 @@ impl KubemarkProvider {
 
     async fn token(&self, id: &MachineId) -> Result<Token, ProviderError> {
         let token = token::request(&self.client, Account::Pods, &id.node, &id.uid, TOKEN_LIFE).await;
-        token.map_err(retryable)
+        token.map_err(ProviderError::retryable)
     }
 
     fn bootstrap(&self, token: &Token) -> String {
@@ -259,7 +260,7 @@ impl KubemarkProvider {
 
     async fn update_settings(
         &self,
-        host: &Host,
+        cluster: &HostingCluster,
         pod: &MachinePod,
         settings: &Settings,
     ) -> Result<(), ProviderError> {
@@ -268,11 +269,11 @@ impl KubemarkProvider {
             return Ok(());
         }
         let change = json!({ "metadata": { "uid": pod.uid, "annotations": { names::ANNOTATION_SETTINGS: settings } } });
-        gone_is_fine(host.api::<Pod>()?.patch(&pod.name, &params(), &Patch::Merge(change)).await)
+        gone_is_fine(cluster.api::<Pod>()?.patch(&pod.name, &params(), &Patch::Merge(change)).await)
     }
 
     /// Gives a machine that may have missed the lifetime of its token another one.
-    async fn renew_token(&self, host: &Host, id: &MachineId) -> Result<(), ProviderError> {
+    async fn renew_token(&self, cluster: &HostingCluster, id: &MachineId) -> Result<(), ProviderError> {
         let expires = self.tokens.lock().get(&id.uid).copied();
         let is_good = expires.is_some_and(|at| {
             Duration::try_from(at.duration_since(Timestamp::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
@@ -282,7 +283,7 @@ impl KubemarkProvider {
             return Ok(());
         }
         info!("another token: the machine has not made use of the one before");
-        let secrets = host.api::<Secret>()?;
+        let secrets = cluster.api::<Secret>()?;
         let token = self.token(id).await?;
         let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: self.bootstrap(&token) } });
         gone_is_fine(secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await)?;
@@ -293,10 +294,10 @@ impl KubemarkProvider {
     async fn delete_pods(&self, id: &MachineId) -> Result<(), ProviderError> {
         self.tokens.lock().remove(&id.uid);
         let mut failed = None;
-        for host in self.hosts.all() {
-            for pod in host.pods.by_index(&id.uid) {
+        for cluster in self.clusters.all() {
+            for pod in cluster.pods.by_index(&id.uid) {
                 // A pod that cannot be deleted protects no other one, here or in another cluster.
-                if let Err(error) = delete_pod(&host, &pod).await {
+                if let Err(error) = delete_pod(&cluster, &pod).await {
                     failed = Some(error);
                 }
             }
@@ -314,19 +315,19 @@ impl KubemarkProvider {
         let specs = classes.iter().filter_map(|own| own.object.as_ref().ok()).map(|class| &class.spec);
         let ours = specs.filter(|spec| spec.node_controller == NAME);
         let credentials = ours.filter_map(|spec| spec.credentials_secret_ref.as_ref());
-        self.hosts.follow(&credentials.map(|secret| secret.name.clone()).collect());
+        self.clusters.follow(&credentials.map(|secret| secret.name.clone()).collect());
     }
 
     /// Deletes the Secrets of machines that others removed together with their Nodes.
-    async fn tidy(&self, host: &Host) -> Result<(), ProviderError> {
-        let secrets = host.api::<Secret>()?;
+    async fn tidy(&self, cluster: &HostingCluster) -> Result<(), ProviderError> {
+        let secrets = cluster.api::<Secret>()?;
         let ours = ListParams::default().labels(&self.options.selector());
         let listed = secrets.list_metadata(&ours).await;
         let mut failed = None;
         for secret in listed.map_err(refused)? {
             let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
             let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
-            let needed = node.is_some_and(|node| &*node.uid == uid) || !host.pods.by_index(uid).is_empty();
+            let needed = node.is_some_and(|node| &*node.uid == uid) || !cluster.pods.by_index(uid).is_empty();
             if !needed && self.nodes.in_sync() {
                 let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default()).await;
                 failed = gone_is_fine(deleted).err().or(failed);
@@ -344,7 +345,7 @@ async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Res
     })
 }
 
-fn existing(host: &Host, pod: &MachinePod) -> Existing {
+fn existing(cluster: &HostingCluster, pod: &MachinePod) -> Existing {
     let (stage, trouble) = match &pod.health {
         _ if pod.leaving => (Stage::Leaving, None),
         Health::Dead(trouble) => (Stage::Dead, Some(trouble.clone())),
@@ -353,15 +354,17 @@ fn existing(host: &Host, pod: &MachinePod) -> Existing {
         Health::Running => (Stage::Up, None),
     };
     // With an unreachable cluster, the state of the pod is the last known one.
-    let trouble = host.trouble().or(trouble);
+    let trouble = cluster.trouble().or(trouble);
     Existing { stage, lease: Renewed::Unknown, trouble, last_end: pod.last_end.clone() }
 }
 
 /// Deletes the pod of a machine and its Secret.
-async fn delete_pod(host: &Host, pod: &MachinePod) -> Result<(), ProviderError> {
+async fn delete_pod(cluster: &HostingCluster, pod: &MachinePod) -> Result<(), ProviderError> {
     let this = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-    gone_is_fine(host.api::<Pod>()?.delete(&pod.name, &DeleteParams::default().preconditions(this)).await)?;
-    gone_is_fine(host.api::<Secret>()?.delete(&pod.name, &DeleteParams::default()).await)
+    gone_is_fine(
+        cluster.api::<Pod>()?.delete(&pod.name, &DeleteParams::default().preconditions(this)).await,
+    )?;
+    gone_is_fine(cluster.api::<Secret>()?.delete(&pod.name, &DeleteParams::default()).await)
 }
 
 fn params() -> PatchParams {
@@ -370,9 +373,5 @@ fn params() -> PatchParams {
 
 /// Content of a file in the machine's folder.
 fn to_json(content: &impl Serialize) -> Result<String, ProviderError> {
-    serde_json::to_string(content).map_err(retryable)
-}
-
-fn retryable(error: impl std::error::Error + Send + Sync + 'static) -> ProviderError {
-    ProviderError::Retryable(Box::new(error))
+    serde_json::to_string(content).map_err(ProviderError::retryable)
 }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, anyhow, bail};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
 use kube_ext::error::chain;
@@ -17,12 +18,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use super::{
-    Options,
-    answers::away,
-    credentials::{Credentials, CredentialsError},
-    view::MachinePod,
-};
+use super::{Options, answers::away, credentials::Credentials, view::MachinePod};
 use crate::providers::{ProviderError, Trouble, Watchers};
 
 /// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
@@ -31,64 +27,54 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Time limit for the response to that.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Reason why a cluster cannot host machines now.
-#[derive(Debug, thiserror::Error)]
-enum HostError {
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    #[error("{0}")]
-    Away(String),
-    #[error("the hosting cluster does not show its pods")]
-    Failed(#[source] kube::Error),
-    #[error("the hosting cluster gave no answer in {} s", ANSWER_LIMIT.as_secs())]
-    Silent,
-    #[error("the hosting cluster refuses to show its pods")]
-    Refused(#[from] kube_node_cache::ReflectError),
-}
-
-/// Known state of a cluster.
-#[derive(Clone)]
-enum Known {
+/// State of the connection to a cluster.
+enum Connection {
     /// There was no response yet.
-    Nothing,
+    Pending,
     /// The cluster serves this client.
-    Client(Client),
+    Up(Client),
     /// Reason why the cluster cannot host machines now.
-    Trouble(String),
+    Down(String),
 }
 
 /// A hosting cluster.
-pub struct Host {
+pub struct HostingCluster {
     /// Name of its credentials Secret; None: this cluster.
     credentials: Option<String>,
-    known: RwLock<Known>,
+    connection: RwLock<Connection>,
     watchers: Arc<Watchers>,
     /// Pods of its machines.
     pub pods: Arc<Cache<MachinePod>>,
 }
 
-impl Host {
+impl HostingCluster {
+    fn new(credentials: Option<String>, connection: Connection, watchers: Arc<Watchers>) -> Arc<Self> {
+        let pods: Arc<Cache<MachinePod>> = Arc::default();
+        pods.add_event_handler(Arc::new(Changes(Arc::clone(&watchers))));
+        Arc::new(Self { credentials, connection: RwLock::new(connection), watchers, pods })
+    }
+
     /// The API of the objects of machines, if the cluster can be used.
     pub fn api<K>(&self) -> Result<Api<K>, ProviderError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        match &*self.known.read() {
-            Known::Client(client) => Ok(Api::namespaced(client.clone(), names::MACHINE_NAMESPACE)),
-            Known::Trouble(message) => Err(ProviderError::Unreachable(message.clone())),
-            Known::Nothing => Err(self.busy()),
+        match &*self.connection.read() {
+            Connection::Up(client) => Ok(Api::namespaced(client.clone(), names::MACHINE_NAMESPACE)),
+            Connection::Down(message) => Err(ProviderError::Unreachable(message.clone())),
+            Connection::Pending => Err(self.busy()),
         }
     }
 
     /// Obstacle of the cluster: its machines are known only as they were before.
     pub fn trouble(&self) -> Option<Trouble> {
-        let Known::Trouble(message) = &*self.known.read() else { return None };
+        let Connection::Down(message) = &*self.connection.read() else { return None };
         let error = ProviderError::Unreachable(message.clone());
         Some(Trouble { reason: error.reason().to_owned(), message: message.clone() })
     }
 
     /// Its machines, once all of them are listed.
-    pub fn known(&self) -> Result<&Cache<MachinePod>, ProviderError> {
+    pub fn machines(&self) -> Result<&Cache<MachinePod>, ProviderError> {
         self.api::<Pod>()?;
         if self.pods.in_sync() {
             return Ok(&self.pods);
@@ -104,9 +90,9 @@ impl Host {
     }
 
     /// Sets the state. Reports all machines of the cluster if its obstacle comes, changes or ends.
-    fn set(&self, known: Known) {
+    fn set(&self, connection: Connection) {
         let before = self.trouble();
-        *self.known.write() = known;
+        *self.connection.write() = connection;
         if self.trouble() != before {
             self.pods.all().iter().for_each(|pod| self.watchers.notify(&pod.id));
         }
@@ -114,24 +100,24 @@ impl Host {
 }
 
 /// A cluster and the task that follows it.
-type Followed = (Arc<Host>, AbortOnDropHandle<()>);
+type Followed = (Arc<HostingCluster>, AbortOnDropHandle<()>);
 
 /// All hosting clusters.
-pub struct Hosts {
+pub struct HostingClusters {
     /// Client of the cluster that has the Nodes and the credentials.
     client: Client,
     options: Options,
     watchers: Arc<Watchers>,
-    home: Arc<Host>,
+    home: Arc<HostingCluster>,
     /// Other clusters by name of their credentials.
     others: Mutex<BTreeMap<String, Followed>>,
     _home: AbortOnDropHandle<()>,
 }
 
-impl Hosts {
+impl HostingClusters {
     /// Hosting clusters of a cluster's machines; each change of a machine goes to `watchers`.
     pub fn new(client: Client, options: Options, watchers: Arc<Watchers>) -> Self {
-        let home = host(None, Known::Client(client.clone()), Arc::clone(&watchers));
+        let home = HostingCluster::new(None, Connection::Up(client.clone()), Arc::clone(&watchers));
         let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
         Self {
             client,
@@ -144,16 +130,16 @@ impl Hosts {
     }
 
     /// The cluster of these credentials; it is followed from now on.
-    pub fn of(&self, credentials: Option<&str>) -> Arc<Host> {
+    pub fn of(&self, credentials: Option<&str>) -> Arc<HostingCluster> {
         let Some(name) = credentials else { return Arc::clone(&self.home) };
         let mut others = self.others.lock();
-        if let Some((host, _)) = others.get(name) {
-            return Arc::clone(host);
+        if let Some((cluster, _)) = others.get(name) {
+            return Arc::clone(cluster);
         }
-        let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.watchers));
+        let new = HostingCluster::new(Some(name.to_owned()), Connection::Pending, Arc::clone(&self.watchers));
         let Options { namespace, fence, insecure_credentials, .. } = &self.options;
         let follow = Follow {
-            host: Arc::clone(&new),
+            cluster: Arc::clone(&new),
             credentials: Credentials::new(&self.client, namespace, name, fence, *insecure_credentials),
             selector: self.options.selector(),
         };
@@ -168,20 +154,17 @@ impl Hosts {
             self.of(Some(name));
         }
         let mut others = self.others.lock();
-        others.retain(|name, (host, _)| credentials.contains(name) || !host.pods.is_empty());
+        others.retain(|name, (cluster, _)| credentials.contains(name) || !cluster.pods.is_empty());
     }
 
     /// All clusters that are followed.
-    pub fn all(&self) -> Vec<Arc<Host>> {
+    pub fn all(&self) -> Vec<Arc<HostingCluster>> {
         let others = self.others.lock();
-        std::iter::once(&self.home).chain(others.values().map(|(host, _)| host)).map(Arc::clone).collect()
+        std::iter::once(&self.home)
+            .chain(others.values().map(|(cluster, _)| cluster))
+            .map(Arc::clone)
+            .collect()
     }
-}
-
-fn host(credentials: Option<String>, known: Known, watchers: Arc<Watchers>) -> Arc<Host> {
-    let host = Host { credentials, known: RwLock::new(known), watchers, pods: Arc::default() };
-    host.pods.add_event_handler(Arc::new(Changes(Arc::clone(&host.watchers))));
-    Arc::new(host)
 }
 
 /// Reports machines that came, changed or went.
@@ -201,26 +184,27 @@ impl EventHandler<MachinePod> for Changes {
     }
 }
 
-async fn follow_home(host: Arc<Host>, client: Client, selector: String) {
+async fn follow_home(cluster: Arc<HostingCluster>, client: Client, selector: String) {
     loop {
-        let Err(error) = watch(&host, client.clone(), &selector).await else { continue };
-        let message = chain(&error);
+        let Err(error) = watch(&cluster, client.clone(), &selector).await else { continue };
+        let message = chain(&*error);
         warn!(error = message, "machines of this cluster cannot be seen");
-        host.set(Known::Trouble(message));
+        cluster.set(Connection::Down(message));
         sleep(RETRY).await;
-        host.set(Known::Client(client.clone()));
+        cluster.set(Connection::Up(client.clone()));
     }
 }
 
-async fn watch(host: &Host, client: Client, selector: &str) -> Result<(), HostError> {
+async fn watch(cluster: &HostingCluster, client: Client, selector: &str) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
-    Ok(kube_node_cache::run(pods, watcher::Config::default().labels(selector), Arc::clone(&host.pods))
-        .await?)
+    let config = watcher::Config::default().labels(selector);
+    let ended = kube_node_cache::run(pods, config, Arc::clone(&cluster.pods)).await;
+    ended.context("the hosting cluster refuses to show its pods")
 }
 
 /// Follows one other cluster.
 struct Follow {
-    host: Arc<Host>,
+    cluster: Arc<HostingCluster>,
     credentials: Credentials,
     selector: String,
 }
@@ -229,48 +213,50 @@ impl Follow {
     async fn run(self) {
         loop {
             if let Err(error) = self.once().await {
-                let message = chain(&error);
+                let message = chain(&*error);
                 warn!(secret = self.credentials.name(), error = message, "hosting cluster");
-                self.host.set(Known::Trouble(message));
+                self.cluster.set(Connection::Down(message));
                 sleep(RETRY).await;
             }
         }
     }
 
     /// Follows the cluster until its credentials change, or an error occurs.
-    async fn once(&self) -> Result<(), HostError> {
+    async fn once(&self) -> anyhow::Result<()> {
         let (client, version) = self.credentials.connect().await?;
         self.serves(&client).await?;
-        self.host.set(Known::Client(client.clone()));
+        self.cluster.set(Connection::Up(client.clone()));
         tokio::select! {
-            ended = watch(&self.host, client.clone(), &self.selector) => ended,
+            ended = watch(&self.cluster, client.clone(), &self.selector) => ended,
             changed = self.changed(&client, &version) => changed,
         }
     }
 
-    async fn changed(&self, client: &Client, version: &str) -> Result<(), HostError> {
+    /// Waits until the credentials change. Checks at each interval that the cluster still serves.
+    async fn changed(&self, client: &Client, version: &str) -> anyhow::Result<()> {
         loop {
             sleep(RETRY).await;
-            match self.credentials.changed_since(version).await {
-                // If our own API server is unreachable, the other cluster's machines stay.
-                Ok(false) | Err(CredentialsError::Read { .. }) => {}
-                Ok(true) => return Ok(()),
-                Err(error) => return Err(error.into()),
+            if self.credentials.have_changed_since(version).await {
+                return Ok(());
             }
             self.serves(client).await?;
         }
     }
 
     /// Checks that the cluster lets us list machines.
-    async fn serves(&self, client: &Client) -> Result<(), HostError> {
+    async fn serves(&self, client: &Client) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
         let one = ListParams::default().labels(&self.selector).limit(1);
-        let asked = timeout(ANSWER_LIMIT, pods.list_metadata(&one)).await;
-        match asked.map_err(|_| HostError::Silent)? {
+        let listed = timeout(ANSWER_LIMIT, pods.list_metadata(&one)).await;
+        let silent = || format!("the hosting cluster gave no answer in {} s", ANSWER_LIMIT.as_secs());
+        match listed.map_err(|_| anyhow!(silent()))? {
             Ok(_) => Ok(()),
             // Overloaded, but hosting.
             Err(kube::Error::Api(status)) if status.code == 429 => Ok(()),
-            Err(error) => Err(away(&error).map_or(HostError::Failed(error), HostError::Away)),
+            Err(error) => match away(&error) {
+                Some(message) => bail!(message),
+                None => Err(error).context("the hosting cluster does not show its pods"),
+            },
         }
     }
 }
