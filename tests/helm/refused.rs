@@ -91,13 +91,13 @@ fn values_that_do_not_fit() {
         ),
         (
             &["tracing.endpoint=https://collector:4317"],
-            "tracing.endpoint begins with https://, and the image has no authorities: name a Secret",
+            "tracing.endpoint begins with https://, and the image has no CA certificates: name a Secret",
         ),
         (
             &["uninstall.hook=false", "uninstall.deleteNodes=true"],
             "uninstall.deleteNodes is what the hook does",
         ),
-        (&["crds.install=false", "crds.keep=false"], "crds.keep is for kinds that the chart installs"),
+        (&["crds.install=false", "crds.keep=false"], "crds.keep is for CRDs that the chart installs"),
         (
             &["networkPolicy.enabled=false", "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"],
             "networkPolicy.metricsFrom and autoscaler.from are parts of the NetworkPolicy",

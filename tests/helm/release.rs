@@ -99,7 +99,7 @@ async fn refused_beside_another(fleet: &Fleet) {
         ),
         (
             "serviceMonitor.enabled=true,autoscaler.port=8087",
-            "for the Prometheus operator, whose kinds this cluster has not",
+            "for the Prometheus operator, whose CRDs this cluster lacks",
         ),
     ];
     for (set, sentence) in without {

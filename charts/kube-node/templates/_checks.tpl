@@ -1,5 +1,5 @@
-{{/* Values that contradict each other, and clusters that do not fit: each said in one sentence, with what to do instead. What
-one value may be is in values.schema.json. */}}
+{{/* Checks of values that contradict each other and of the cluster. Each message is one sentence with the remedy. Bounds of single
+values are in values.schema.json. */}}
 
 {{- define "kube-node.check" -}}
 {{- include "kube-node.check.cluster" . -}}
@@ -100,7 +100,7 @@ one value may be is in values.schema.json. */}}
 {{- fail "tracing.tls is for a collector at https://, and tracing.endpoint begins with http://: leave one of them out" -}}
 {{- end -}}
 {{- if and (hasPrefix "https://" .endpoint) (not .tls.secretName) -}}
-{{- fail "tracing.endpoint begins with https://, and the image has no authorities: name a Secret with ca.crt in tracing.tls.secretName" -}}
+{{- fail "tracing.endpoint begins with https://, and the image has no CA certificates: name a Secret with ca.crt in tracing.tls.secretName" -}}
 {{- end -}}
 {{- if and .tls.secretName (lookup "v1" "Namespace" "" "kube-system") -}}
 {{- $secret := lookup "v1" "Secret" $.Release.Namespace .tls.secretName | default dict -}}
@@ -118,12 +118,12 @@ one value may be is in values.schema.json. */}}
 {{- fail "uninstall.deleteNodes is what the hook does, and uninstall.hook is false: set it to true, or leave deleteNodes out" -}}
 {{- end -}}
 {{- if and (not .Values.crds.install) (not .Values.crds.keep) -}}
-{{- fail "crds.keep is for kinds that the chart installs, and crds.install is false: leave one of them out" -}}
+{{- fail "crds.keep is for CRDs that the chart installs, and crds.install is false: leave one of them out" -}}
 {{- end -}}
 {{- if and (not .Values.networkPolicy.enabled) (or .Values.networkPolicy.metricsFrom .Values.autoscaler.from) -}}
 {{- fail "networkPolicy.metricsFrom and autoscaler.from are parts of the NetworkPolicy, and networkPolicy.enabled is false: set it to true, or leave them out" -}}
 {{- end -}}
 {{- if and (or .Values.serviceMonitor.enabled .Values.prometheusRule.enabled) (lookup "v1" "Namespace" "" "kube-system") (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
-{{- fail "serviceMonitor and prometheusRule are for the Prometheus operator, whose kinds this cluster has not: install it, or set both to false" -}}
+{{- fail "serviceMonitor and prometheusRule are for the Prometheus operator, whose CRDs this cluster lacks: install it, or set both to false" -}}
 {{- end -}}
 {{- end }}
