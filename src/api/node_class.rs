@@ -131,18 +131,17 @@ pub struct NodeClassLimits {
 
 /// Data that a machine gets before its kubelet starts.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
     /// Files on the machine, for kubemark.
     #[schemars(
         length(max = 64),
-        extend(
-            "x-kubernetes-list-type" = "map",
-            "x-kubernetes-list-map-keys" = ["path"],
-            "x-kubernetes-validations" = [schema::files_size()]
-        )
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"])
     )]
+    // They share a Secret, of at most 1 MiB, with the machine's credential.
+    #[x_kube(validation = Rule::new("self.map(f, has(f.content) ? size(bytes(f.content)) : 0).sum() <= 1000000")
+        .message("the contents of all files are more than the 1000000 bytes that one Secret holds: shorten them, or put them into the image"))]
     pub files: Option<Vec<ProvisionedFile>>,
     /// The kubelet; that of the Kubernetes release that kube-node is built for when absent.
     pub kubelet: Option<KubeletSource>,
@@ -150,11 +149,10 @@ pub struct Provisioning {
     pub container_runtime: Option<ContainerRuntime>,
     /// Commands that /bin/sh of the machine's image runs before the kubelet starts; a command that fails
     /// keeps the kubelet from starting.
-    #[schemars(
-        length(max = 64),
-        inner(length(max = 4096)),
-        extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = [schema::commands_size()])
-    )]
+    // 128 KiB: the longest argument that Linux passes to a program.
+    #[schemars(length(max = 64), inner(length(max = 4096)), extend("x-kubernetes-list-type" = "atomic"))]
+    #[x_kube(validation = Rule::new("self.map(c, size(bytes(c))).sum() <= 131072")
+        .message("all commands are more than 131072 bytes together: put them into a script of the image"))]
     pub commands: Option<Vec<String>>,
 }
 
@@ -166,13 +164,18 @@ pub struct Provisioning {
     .message("a file has one source: set exactly one of content, secretKeyRef and configMapKeyRef"))]
 pub struct ProvisionedFile {
     /// Absolute path on the machine.
-    #[schemars(length(min = 2, max = 4096), extend("x-kubernetes-validations" = [schema::file_path()]))]
+    #[schemars(length(min = 2, max = 4096))]
+    #[x_kube(validation = Rule::new("self.startsWith('/') && !self.matches('^(/tmp|/kubeconfig/kubeconfig|/var/run/kube-node/(machine|state))/*$') && !self.startsWith('/var/run/kube-node/machine/')")
+        .message("write an absolute path, for example /etc/motd; /tmp itself, /kubeconfig/kubeconfig and /var/run/kube-node are the machine's own"))]
     pub path: String,
     /// `user:group`: root, nonroot or numbers, for example "root:root". The machine's own user when absent.
-    #[schemars(length(max = 65), extend("x-kubernetes-validations" = [schema::file_owner()]))]
+    #[schemars(length(max = 65))]
+    #[x_kube(validation = Rule::new("self.split(':').size() <= 2 && self.split(':').all(id, id in ['root', 'nonroot'] || (id.matches('^[0-9]{1,10}$') && int(id) <= 4294967295))")
+        .message("write user and group, each root, nonroot or a number, for example \"root:root\" or \"1000:1000\""))]
     pub owner: Option<String>,
     /// Octal mode, for example "0640"; 0644 when absent.
-    #[schemars(length(max = 4), extend("x-kubernetes-validations" = [schema::file_mode()]))]
+    #[schemars(length(max = 4))]
+    #[x_kube(validation = Rule::new("self.matches('^0?[0-7]{3}$')").message("write an octal mode as a text, for example \"0640\""))]
     pub permissions: Option<String>,
     /// Source of the content: exactly one of three.
     #[serde(flatten)]
@@ -194,10 +197,11 @@ pub struct FileSource {
 }
 
 /// The kubelet of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct KubeletSource {
     /// Version that the kubelet reports, for example v1.36.3.
-    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::version()]))]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^v[0-9]+[.][0-9]+[.][0-9]+')").message("write a version, for example v1.36.3"))]
     pub version: String,
 }
 

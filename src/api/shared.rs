@@ -24,13 +24,15 @@ pub struct LocalRef {
 }
 
 /// One key of a Secret or a ConfigMap in the operator's namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct SecretKeyRef {
     /// Name of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = [schema::object_name()]))]
     pub name: String,
     /// Key in the Secret or ConfigMap.
-    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = [schema::data_key()]))]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')")
+        .message("it is a key of a Secret or ConfigMap: write letters, digits, '-', '_' and '.', for example ca.crt"))]
     pub key: String,
 }
 

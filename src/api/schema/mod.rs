@@ -19,11 +19,6 @@ pub(super) use pod::{affinity, image, node_selector, requirements, tolerations};
 /// Maximum size of a template's annotations, in bytes: those of class and set, the record of both and those
 /// of other writers stay together below the API server's limit of 256 KiB per object.
 const MAX_ANNOTATIONS: u32 = 64 * 1024;
-/// Maximum size of a class's files, in bytes: they share a Secret, of at most 1 MiB, with the machine's credential.
-const MAX_FILES: u32 = 1_000_000;
-/// Maximum size of a class's commands, in bytes: the longest argument that Linux passes to a program.
-const MAX_COMMANDS: u32 = 128 * 1024;
-
 /// Name part of a label key, or a label value that is not empty.
 const NAME: &str = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
 /// Name of most objects (DNS subdomain).
@@ -73,56 +68,6 @@ pub(super) fn object_name() -> Value {
         format!("self.matches('^{SUBDOMAIN}$')"),
         "it is the name of an object: write lower case letters, digits, '-' and '.', with a letter or digit at both ends",
     )
-}
-
-/// Rule for a key of a Secret or ConfigMap.
-pub(super) fn data_key() -> Value {
-    rule(
-        "self.matches('^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')",
-        "it is a key of a Secret or ConfigMap: write letters, digits, '-', '_' and '.', for example ca.crt",
-    )
-}
-
-/// Rule for the path of a file on a machine.
-pub(super) fn file_path() -> Value {
-    rule(
-        "self.startsWith('/') && !self.matches('^(/tmp|/kubeconfig/kubeconfig|/var/run/kube-node/(machine|state))/*$') && !self.startsWith('/var/run/kube-node/machine/')",
-        "write an absolute path, for example /etc/motd; /tmp itself, /kubeconfig/kubeconfig and /var/run/kube-node are the machine's own",
-    )
-}
-
-/// Rule for the owner of a file.
-pub(super) fn file_owner() -> Value {
-    rule(
-        "self.split(':').size() <= 2 && self.split(':').all(id, id in ['root', 'nonroot'] || (id.matches('^[0-9]{1,10}$') && int(id) <= 4294967295))",
-        "write user and group, each root, nonroot or a number, for example \"root:root\" or \"1000:1000\"",
-    )
-}
-
-/// Rule for the mode of a file.
-pub(super) fn file_mode() -> Value {
-    rule("self.matches('^0?[0-7]{3}$')", "write an octal mode as a text, for example \"0640\"")
-}
-
-/// Rule for the files of a class.
-pub(super) fn files_size() -> Value {
-    rule(
-        format!("self.map(f, has(f.content) ? size(bytes(f.content)) : 0).sum() <= {MAX_FILES}"),
-        "the contents of all files are more than the 1000000 bytes that one Secret holds: shorten them, or put them into the image",
-    )
-}
-
-/// Rule for the commands of a class.
-pub(super) fn commands_size() -> Value {
-    rule(
-        format!("self.map(c, size(bytes(c))).sum() <= {MAX_COMMANDS}"),
-        "all commands are more than 131072 bytes together: put them into a script of the image",
-    )
-}
-
-/// Rule for the version of a kubelet.
-pub(super) fn version() -> Value {
-    rule("self.matches('^v[0-9]+[.][0-9]+[.][0-9]+')", "write a version, for example v1.36.3")
 }
 
 /// Rule for a share between 0 and 1.

@@ -34,7 +34,7 @@ pub fn node_selector(generator: &mut SchemaGenerator) -> Schema {
 /// Schema of a container's requests and limits.
 pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
     let mut amounts = resources(generator);
-    let named = keys(
+    let known = keys(
         "(k.contains('/') ? k.contains('kubernetes.io/') || (!k.startsWith('requests.') && k.indexOf('/') <= 244) : k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-'))",
         "a container has cpu, memory, ephemeral-storage, hugepages-<size> and extended resources: write for example memory or example.com/gpu",
     );
@@ -43,7 +43,7 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
         "huge pages come whole: write a multiple of the size of one, for example hugepages-2Mi: 4Mi",
     );
     if let Some(Value::Array(rules)) = amounts.get_mut("x-kubernetes-validations") {
-        rules.extend([named, hugepages]);
+        rules.extend([known, hugepages]);
     }
     let mut schema = generator.subschema_for::<ResourceRequirements>();
     for amount in ["requests", "limits"] {
@@ -121,14 +121,14 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
 pub fn affinity(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<Affinity>();
     if let Some(object) = schema.as_object_mut() {
-        bound(object, Place::default());
+        bound(object, Context::default());
     }
     schema
 }
 
-/// Position of a schema in an affinity.
+/// Context of a schema in an affinity.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Context {
     /// Inside `nodeAffinity`, whose requirements have Gt and Lt.
     of_nodes: bool,
     /// Inside a preference for nodes, in which Kubernetes accepts values that no label can have.
@@ -136,13 +136,13 @@ struct Place {
 }
 
 /// Restricts the properties of an object recursively, by their names.
-fn bound(object: &mut Map<String, Value>, place: Place) {
+fn bound(object: &mut Map<String, Value>, context: Context) {
     let Some(Value::Object(properties)) = object.get_mut("properties") else { return };
     for (name, schema) in properties {
         let Value::Object(schema) = schema else { continue };
-        let inside = Place {
-            of_nodes: place.of_nodes || name == "nodeAffinity",
-            preferred: place.preferred || name.starts_with("preferred"),
+        let inside = Context {
+            of_nodes: context.of_nodes || name == "nodeAffinity",
+            preferred: context.preferred || name.starts_with("preferred"),
         };
         schema.extend(keywords(name, inside));
         let item = match name.as_str() {
@@ -172,7 +172,7 @@ fn bound(object: &mut Map<String, Value>, place: Place) {
 }
 
 /// Keywords for a property itself.
-fn keywords(name: &str, place: Place) -> Map<String, Value> {
+fn keywords(name: &str, context: Context) -> Map<String, Value> {
     let keywords = match name {
         "weight" => json!({ "minimum": 1, "maximum": 100 }),
         "topologyKey" => return key(),
@@ -191,21 +191,23 @@ fn keywords(name: &str, place: Place) -> Map<String, Value> {
         | "matchLabelKeys"
         | "mismatchLabelKeys"
         | "nodeSelectorTerms" => json!({ "maxItems": ENTRIES }),
-        "requiredDuringSchedulingIgnoredDuringExecution" if !place.of_nodes => json!({ "maxItems": ENTRIES }),
+        "requiredDuringSchedulingIgnoredDuringExecution" if !context.of_nodes => {
+            json!({ "maxItems": ENTRIES })
+        }
         _ => return Map::new(),
     };
     object(keywords)
 }
 
 /// Keywords for a label requirement.
-fn requirement(place: Place) -> Map<String, Value> {
+fn requirement(context: Context) -> Map<String, Value> {
     let mut operators = vec!["In", "NotIn", "Exists", "DoesNotExist"];
     let compares = "self.operator in ['Gt', 'Lt'] ? has(self.values) && self.values.size() == 1 : ";
-    if place.of_nodes {
+    if context.of_nodes {
         operators.extend(["Gt", "Lt"]);
     }
     let mut value = json!({ "maxLength": 253 });
-    if !(place.of_nodes && place.preferred) {
+    if !(context.of_nodes && context.preferred) {
         value = json!({ "maxLength": 63, "x-kubernetes-validations": [label_value()] });
     }
     object(json!({
@@ -217,7 +219,7 @@ fn requirement(place: Place) -> Map<String, Value> {
         "x-kubernetes-validations": [rule(
             format!(
                 "{}self.operator in ['In', 'NotIn'] ? has(self.values) && self.values.size() > 0 : !has(self.values) || self.values.size() == 0",
-                if place.of_nodes { compares } else { "" }
+                if context.of_nodes { compares } else { "" }
             ),
             "operators In and NotIn need values, Gt and Lt need one, Exists and DoesNotExist have none: add or remove values",
         )]
