@@ -110,7 +110,8 @@ pub fn with_taints(name: &str, cluster_size: usize) -> Node {
         machine_type: Some("hollow.medium"),
         hosts: None,
         load: None,
-        owner: node_builder::Owner { api_version: "kube-node.io/v1alpha1", uid: "0" },
+        owner_api_version: "kube-node.io/v1alpha1",
+        owner_uid: "0",
         pod_cidr: None,
         cluster_size,
     };

@@ -9,6 +9,7 @@ use kube_node_api::names;
 use kube_node_planner::label_map::LabelMap;
 use prost::Message;
 use serde::Deserialize;
+use strum::IntoStaticStr;
 
 use super::{
     InternedStr, Protobuf, View, intern,
@@ -58,8 +59,9 @@ pub struct NodeView {
     pub kubelet_port: u16,
 }
 
-/// Stage in the life of a Node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Stage in the life of a Node; its name is the label of metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum NodeStage {
     /// No machine of the Node has reported yet.
     Provisioning,
@@ -74,17 +76,6 @@ pub enum NodeStage {
 impl NodeStage {
     /// All stages, in this order.
     pub const ALL: [Self; 4] = [Self::Provisioning, Self::Ready, Self::NotReady, Self::Leaving];
-
-    /// Name in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Provisioning => "provisioning",
-            Self::Ready => "ready",
-            Self::NotReady => "not_ready",
-            Self::Leaving => "leaving",
-        }
-    }
 }
 
 /// A condition of a Node, pruned.

@@ -217,7 +217,7 @@ impl WireSpec {
             }),
             containers: all(self.containers),
             init_containers: all(self.init_containers),
-            restart_policy: RestartPolicy::named(&self.restart_policy).unwrap_or_default(),
+            restart_policy: self.restart_policy.parse().unwrap_or_default(),
             host_network: self.host_network,
             readiness_gates: self
                 .readiness_gates
@@ -251,7 +251,7 @@ impl WireSpec {
         for init in &self.init_containers {
             let own = of_container(init);
             let at_once = sidecars.plus(&own);
-            if RestartPolicy::named(&init.restart_policy) == Some(RestartPolicy::Always) {
+            if init.restart_policy.parse() == Ok(RestartPolicy::Always) {
                 sum = sum.plus(&own);
                 sidecars = at_once.clone();
             }
@@ -316,7 +316,7 @@ impl From<WireContainer> for Container {
         Self {
             name: intern(&name),
             image: image.into(),
-            restart_policy: RestartPolicy::named(&restart_policy),
+            restart_policy: restart_policy.parse().ok(),
             resources: resources.unwrap_or_default().into(),
             startup: startup_probe,
             readiness: readiness_probe,

@@ -5,6 +5,7 @@ use std::{cmp::Ordering, time::Duration};
 
 use prost::Message;
 use serde::Deserialize;
+use strum::EnumString;
 
 use super::{InternedStr, ResourceList};
 
@@ -146,7 +147,7 @@ impl Probe {
 }
 
 /// Action at the end of a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, EnumString)]
 pub enum RestartPolicy {
     /// Start the container again.
     #[default]
@@ -155,17 +156,6 @@ pub enum RestartPolicy {
     OnFailure,
     /// Leave the container as it is.
     Never,
-}
-
-impl RestartPolicy {
-    pub(super) fn named(name: &str) -> Option<Self> {
-        match name {
-            "Always" => Some(Self::Always),
-            "OnFailure" => Some(Self::OnFailure),
-            "Never" => Some(Self::Never),
-            _ => None,
-        }
-    }
 }
 
 /// Node affinity term.

@@ -172,7 +172,7 @@ impl Shown {
         let of_classes = || nodes.iter().filter(|node| node.class().is_some());
         let counts = NodeStage::ALL.map(|stage| {
             let count = of_classes().filter(|node| node.stage() == stage).count();
-            format!("{count} {}", stage.name().replace('_', " "))
+            format!("{count} {}", <&str>::from(stage).replace('_', " "))
         });
         format!("Nodes {wanted} wanted: {}", counts.join(", "))
     }

@@ -19,16 +19,23 @@ pub struct ConditionUpdate {
     pub message: String,
 }
 
-/// `conditions` updated with `says`; conditions of other types stay unchanged.
+impl ConditionUpdate {
+    /// An update of the condition `type`.
+    pub fn new(r#type: &'static str, status: bool, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { r#type, status, reason, message: message.into() }
+    }
+}
+
+/// `conditions` with these updates; conditions of other types stay unchanged.
 #[must_use]
 pub fn set(
     conditions: &[Condition],
-    says: Vec<ConditionUpdate>,
+    updates: Vec<ConditionUpdate>,
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut result = conditions.to_vec();
-    for ConditionUpdate { r#type, status, reason, message } in says {
+    for ConditionUpdate { r#type, status, reason, message } in updates {
         let status = if status { "True" } else { "False" };
         let old = result.iter_mut().find(|condition| condition.type_ == r#type);
         let unchanged = old.as_ref().filter(|condition| condition.status == status);
@@ -60,18 +67,18 @@ fn shortened(message: String) -> String {
 mod tests {
     use super::*;
 
-    fn says(status: bool, reason: &'static str) -> Vec<ConditionUpdate> {
-        vec![ConditionUpdate { r#type: "Available", status, reason, message: "m".repeat(5_000) }]
+    fn updates(status: bool, reason: &'static str) -> Vec<ConditionUpdate> {
+        vec![ConditionUpdate::new("Available", status, reason, "m".repeat(5_000))]
     }
 
     #[test]
     fn the_time_moves_with_the_status_alone() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let first = set(&[], says(true, "A"), Some(1), at(1));
-        let second = set(&first, says(true, "B"), Some(2), at(2));
+        let first = set(&[], updates(true, "A"), Some(1), at(1));
+        let second = set(&first, updates(true, "B"), Some(2), at(2));
         assert_eq!(second[0].last_transition_time.0, at(1));
         assert_eq!((second[0].reason.as_str(), second[0].observed_generation), ("B", Some(2)));
-        let third = set(&second, says(false, "B"), Some(2), at(3));
+        let third = set(&second, updates(false, "B"), Some(2), at(3));
         assert_eq!(third[0].last_transition_time.0, at(3));
         assert_eq!(third.len(), 1);
         assert_eq!(third[0].message.chars().count(), MESSAGE_MAX);

@@ -5,11 +5,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube_node_api::UnhealthyCondition;
 use sha2::{Digest, Sha256};
+use strum::{IntoStaticStr, VariantNames};
 
 use super::{node_state::NodeState, time::left};
 
-/// Reason to replace a Node, most severe first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Reason to replace a Node, most severe first; the names of the variants are reasons of events and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantNames)]
 pub enum DisruptionReason {
     /// The Node did not become Ready and initialized in time.
     FailedToStart,
@@ -24,26 +25,10 @@ pub enum DisruptionReason {
 }
 
 impl DisruptionReason {
-    /// All reasons.
-    pub const ALL: [Self; 5] =
-        [Self::FailedToStart, Self::Unhealthy, Self::Outdated, Self::Restarted, Self::Expired];
-
     /// Returns true if the Node is unhealthy: such a Node is repaired even while a rollout is paused.
     #[must_use]
     pub const fn is_repair(self) -> bool {
         matches!(self, Self::FailedToStart | Self::Unhealthy)
-    }
-
-    /// Reason for events and metric labels.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::FailedToStart => "FailedToStart",
-            Self::Unhealthy => "Unhealthy",
-            Self::Outdated => "Outdated",
-            Self::Restarted => "Restarted",
-            Self::Expired => "Expired",
-        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube_node_api::{Drain, UnmanagedPods};
+use strum::{IntoStaticStr, VariantNames};
 
 use super::time::{left, passed};
 
@@ -74,33 +75,20 @@ pub struct DrainProgress {
     pub unreachable: bool,
 }
 
-/// Reason why a pod is not evicted, ordered by precedence in messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Reason why a pod is not evicted, ordered by precedence in messages; the names of the variants are reasons of
+/// conditions and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantNames)]
 pub enum Obstacle {
     /// The pod's annotation forbids the eviction.
-    OptedOut,
+    PodOptedOut,
     /// The pod has an emptyDir volume, and the set keeps such pods.
-    EmptyDir,
+    EmptyDirData,
     /// No controller would recreate the pod, and the set keeps such pods.
-    Unmanaged,
+    UnmanagedPod,
     /// A `PodDisruptionBudget` forbids the eviction.
-    Budget,
+    PodDisruptionBudget,
     /// The API server refuses the eviction for another reason, such as an admission webhook.
-    Refused,
-}
-
-impl Obstacle {
-    /// Reason for conditions and metric labels.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::OptedOut => "PodOptedOut",
-            Self::EmptyDir => "EmptyDirData",
-            Self::Unmanaged => "UnmanagedPod",
-            Self::Budget => "PodDisruptionBudget",
-            Self::Refused => "EvictionRefused",
-        }
-    }
+    EvictionRefused,
 }
 
 /// A pod that is not evicted, with the reason.
@@ -111,7 +99,7 @@ pub struct Blockage {
     /// The pod.
     pub pod: PodId,
     /// Error message of the API server; empty if the obstacle explains itself.
-    pub said: String,
+    pub message: String,
 }
 
 /// Actions of one reconciliation of a drain, and the drain's progress.
@@ -175,7 +163,7 @@ pub fn plan(pods: &[Pod], policy: &Drain, progress: DrainProgress, now: Timestam
         match obstacle(pod, policy) {
             // Reported at once, whatever the pod's priority: the drain cannot end until somebody acts.
             Some(obstacle) => {
-                plan.blocked.push(Blockage { obstacle, pod: pod.id.clone(), said: String::new() });
+                plan.blocked.push(Blockage { obstacle, pod: pod.id.clone(), message: String::new() });
             }
             None if Some(pod.priority) == lowest => plan.evict.push(pod.id.clone()),
             None => {}
@@ -194,14 +182,13 @@ fn ids<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Vec<PodId> {
 }
 
 fn obstacle(pod: &Pod, policy: &Drain) -> Option<Obstacle> {
-    if pod.opted_out {
-        Some(Obstacle::OptedOut)
-    } else if pod.empty_dir && policy.delete_empty_dir_data == Some(false) {
-        Some(Obstacle::EmptyDir)
-    } else if pod.fate == Fate::Ends && policy.unmanaged_pods == Some(UnmanagedPods::Keep) {
-        Some(Obstacle::Unmanaged)
-    } else {
-        None
+    match pod {
+        _ if pod.opted_out => Some(Obstacle::PodOptedOut),
+        _ if pod.empty_dir && policy.delete_empty_dir_data == Some(false) => Some(Obstacle::EmptyDirData),
+        _ if pod.fate == Fate::Ends && policy.unmanaged_pods == Some(UnmanagedPods::Keep) => {
+            Some(Obstacle::UnmanagedPod)
+        }
+        _ => None,
     }
 }
 

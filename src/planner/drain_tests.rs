@@ -48,7 +48,7 @@ fn what_the_set_keeps_is_not_evicted() {
     ];
     let plan = plan(&pods, &policy, HEARD, at(0));
     assert_eq!(plan.evict, [id("other")]);
-    let blocked: Vec<_> = plan.blocked.iter().map(|b| (b.obstacle.reason(), &*b.pod.name)).collect();
+    let blocked: Vec<_> = plan.blocked.iter().map(|b| (b.obstacle.into(), &*b.pod.name)).collect();
     assert_eq!(blocked, [("PodOptedOut", "stubborn"), ("EmptyDirData", "data"), ("UnmanagedPod", "alone")]);
     assert_eq!(super::plan(&pods, &Drain::default(), HEARD, at(0)).blocked.len(), 1);
 }

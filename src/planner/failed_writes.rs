@@ -12,14 +12,16 @@ use std::{
 };
 
 use jiff::Timestamp;
+use strum::IntoStaticStr;
 
 use super::{backoff::Backoff, set_wait::SetWait, time::passed};
 
 /// Wait after each failure of a write: a corrected policy or permission takes effect within a minute.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 
-/// A kind of write, ordered by importance for the set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A kind of write, ordered by importance for the set; its name is the reason of conditions, events and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(suffix = "Failed")]
 pub enum Write {
     /// Creation of a Node. A Node to create has no lasting name, so a set has at most one such entry.
     Create,
@@ -29,19 +31,6 @@ pub enum Write {
     Adopt,
     /// Write of the templates' labels, annotations and taints to a Node.
     Update,
-}
-
-impl Write {
-    /// Reason for conditions, events and metric labels.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Create => "CreateFailed",
-            Self::Delete => "DeleteFailed",
-            Self::Adopt => "AdoptFailed",
-            Self::Update => "UpdateFailed",
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -109,11 +98,9 @@ impl FailedWrites {
     pub fn problems(&self) -> Vec<SetWait> {
         let mut problems: Vec<SetWait> = Vec::new();
         for ((write, _), failure) in &self.0 {
-            if let Some(problem) = problems.last_mut().filter(|problem| problem.reason == write.reason()) {
-                problem.nodes += 1;
-            } else {
-                let message = failure.message.clone();
-                problems.push(SetWait { reason: write.reason(), message, nodes: 1 });
+            match problems.last_mut().filter(|problem| problem.reason == <&str>::from(write)) {
+                Some(problem) => problem.nodes += 1,
+                None => problems.push(SetWait::new(write.into(), 1, failure.message.clone())),
             }
         }
         for problem in problems.iter_mut().filter(|problem| problem.nodes > 1) {

@@ -52,38 +52,38 @@ const fn for_ever(healthy: bool) -> Phase {
 #[must_use]
 pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     let Some(failures) = failures else { return for_ever(true) };
-    let unhealthy = failures.unhealthy_duration.0;
     if failures.turn_unhealthy_after == Some(true) {
-        return match unhealthy.checked_sub(since_boot) {
-            Some(left) if !left.is_zero() => Phase { healthy: true, changes_in: Some(left) },
-            _ => for_ever(false),
+        let left = failures.unhealthy_duration.0.saturating_sub(since_boot);
+        return if left.is_zero() {
+            for_ever(false)
+        } else {
+            Phase { healthy: true, changes_in: Some(left) }
         };
     }
-    if failures.turn_unhealthy_periodically != Some(true) {
+    let (unhealthy, healthy) = periods(failures);
+    if failures.turn_unhealthy_periodically != Some(true) || unhealthy.is_zero() {
         return for_ever(true);
     }
-    let healthy = failures.healthy_duration.unwrap_or_default().0;
-    match (unhealthy.is_zero(), healthy.is_zero()) {
-        (true, _) => for_ever(true),
-        (false, true) => for_ever(false),
-        (false, false) => {
-            let period = unhealthy.saturating_add(healthy);
-            let into = nanos_modulo(since_boot, period);
-            if into < unhealthy {
-                Phase { healthy: false, changes_in: Some(unhealthy.saturating_sub(into)) }
-            } else {
-                Phase { healthy: true, changes_in: Some(period.saturating_sub(into)) }
-            }
-        }
+    if healthy.is_zero() {
+        return for_ever(false);
     }
+    let period = unhealthy.saturating_add(healthy);
+    let into = nanos_modulo(since_boot, period);
+    let is_healthy = into >= unhealthy;
+    let end = if is_healthy { period } else { unhealthy };
+    Phase { healthy: is_healthy, changes_in: Some(end.saturating_sub(into)) }
+}
+
+/// Lengths of the unhealthy and the healthy phases.
+fn periods(failures: &Failures) -> (Duration, Duration) {
+    (failures.unhealthy_duration.0, failures.healthy_duration.unwrap_or_default().0)
 }
 
 /// Age since the first boot at which a machine that booted `since_boot` ago last came back by a reboot; None if never.
 #[must_use]
 pub fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Duration> {
     let failures = failures.filter(|failures| failures.reboot == Some(true))?;
-    let (unhealthy, healthy) =
-        (failures.unhealthy_duration.0, failures.healthy_duration.unwrap_or_default().0);
+    let (unhealthy, healthy) = periods(failures);
     // A machine that turns unhealthy once, or stays unhealthy, does not come back.
     let is_periodic =
         failures.turn_unhealthy_after != Some(true) && failures.turn_unhealthy_periodically == Some(true);

@@ -11,7 +11,7 @@ impl LabelMap {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by(|(own, _)| (**own).cmp(key)).ok()?;
-        self.0.get(at).map(|(_, text)| &**text)
+        self.0.get(at).map(|(_, value)| &**value)
     }
 
     /// Returns true if the key exists.
@@ -23,9 +23,9 @@ impl LabelMap {
 
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for LabelMap {
     /// The first value of a duplicate key wins.
-    fn from_iter<I: IntoIterator<Item = (K, V)>>(texts: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut all: Vec<(Arc<str>, Arc<str>)> =
-            texts.into_iter().map(|(key, text)| (key.into(), text.into())).collect();
+            entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         all.dedup_by(|(next, _), (first, _)| next == first);
         Self(all.into())
@@ -33,8 +33,8 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for LabelMap {
 }
 
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>, const N: usize> From<[(K, V); N]> for LabelMap {
-    fn from(texts: [(K, V); N]) -> Self {
-        texts.into_iter().collect()
+    fn from(entries: [(K, V); N]) -> Self {
+        entries.into_iter().collect()
     }
 }
 
@@ -43,15 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_found_by_its_key_in_whatever_order_they_came() {
-        let texts = LabelMap::from([("zone", "a"), ("arch", "amd64"), ("os", "linux"), ("zone", "b")]);
-        assert_eq!(
-            ["arch", "os", "zone"].map(|key| texts.get(key)),
-            [Some("amd64"), Some("linux"), Some("a")]
-        );
-        assert!(
-            texts.contains_key("os") && !texts.contains_key("o") && !LabelMap::default().contains_key("")
-        );
-        assert_eq!(texts, LabelMap::from([("os", "linux"), ("zone", "a"), ("arch", "amd64")]));
+    fn a_value_is_found_by_its_key_in_whatever_order_they_came() {
+        let map = LabelMap::from([("zone", "a"), ("arch", "amd64"), ("os", "linux"), ("zone", "b")]);
+        assert_eq!(["arch", "os", "zone"].map(|key| map.get(key)), [Some("amd64"), Some("linux"), Some("a")]);
+        assert!(map.contains_key("os") && !map.contains_key("o") && !LabelMap::default().contains_key(""));
+        assert_eq!(map, LabelMap::from([("os", "linux"), ("zone", "a"), ("arch", "amd64")]));
     }
 }

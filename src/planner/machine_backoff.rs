@@ -30,7 +30,7 @@ struct Ends {
     /// Number of early ends in a row.
     count: u32,
     /// Cause of the last end.
-    how: String,
+    cause: String,
 }
 
 /// Backoff before the next machine.
@@ -50,30 +50,30 @@ impl MachineBackoffs {
     }
 
     /// Records the end of the Node's machine; repeated calls for the same end change nothing.
-    pub fn ended(&mut self, uid: &Arc<str>, how: &str, now: Timestamp) {
+    pub fn ended(&mut self, uid: &Arc<str>, cause: &str, now: Timestamp) {
         let ends = self.0.entry(Arc::clone(uid)).or_default();
         if ends.ended.is_some() {
             return;
         }
-        let lived = ends.made.is_some_and(|made| left(made, LIFE, now).is_zero());
-        ends.count = if lived { 1 } else { ends.count.saturating_add(1) };
+        let reset = ends.made.is_some_and(|made| left(made, LIFE, now).is_zero());
+        ends.count = if reset { 1 } else { ends.count.saturating_add(1) };
         ends.ended = Some(now);
-        how.clone_into(&mut ends.how);
+        cause.clone_into(&mut ends.cause);
     }
 
     /// Backoff before the Node gets another machine; None if it may get one now.
     #[must_use]
     pub fn wait(&self, uid: &str, now: Timestamp) -> Option<MachineBackoff> {
-        let Ends { ended, count, how, .. } = self.0.get(uid)?;
+        let Ends { ended, count, cause, .. } = self.0.get(uid)?;
         let wait = BACKOFF.after(count.saturating_sub(1));
         let left = left((*ended)?, wait, now);
-        let message = || {
-            format!(
-                "{count} machines in a row ended soon, the next is made after {} s: {how}",
-                wait.as_secs()
-            )
-        };
-        (!left.is_zero()).then(|| MachineBackoff { left, message: message() })
+        let seconds = wait.as_secs();
+        (!left.is_zero()).then(|| MachineBackoff {
+            left,
+            message: format!(
+                "{count} machines in a row ended soon, the next is made after {seconds} s: {cause}"
+            ),
+        })
     }
 
     /// Forgets a Node that is gone.

@@ -170,12 +170,12 @@ pub fn decide(
     let Some(deleted_at) = node.deleted_at else { return start(node, machine, now) };
     match machine {
         MachineState::Absent if still_needed(node, pods) => {
-            NodePlan::new(Some(NodeStep::CreateMachine), NodeWait::Machine, POLL)
+            NodePlan::new(Some(NodeStep::CreateMachine), NodeWait::WaitingForMachine, POLL)
         }
         MachineState::Absent => finalize(node, pods, now),
         // Nothing runs on the machine, so there is nothing to drain.
-        MachineState::Dead => NodePlan::new(Some(NodeStep::DeleteMachine), NodeWait::MachineDeletion, POLL),
-        MachineState::Leaving => NodePlan::new(None, NodeWait::MachineDeletion, POLL),
+        MachineState::Dead => NodePlan::new(Some(NodeStep::DeleteMachine), NodeWait::DeletingMachine, POLL),
+        MachineState::Leaving => NodePlan::new(None, NodeWait::DeletingMachine, POLL),
         MachineState::Exists => leave(node, pods, left(deleted_at, deletion_timeout, now), now),
     }
 }
@@ -196,11 +196,15 @@ fn start(node: &Node, machine: MachineState, now: Timestamp) -> NodePlan {
     }
     let (step, waits_for, requeue_after) = match (machine, node.back_off) {
         (MachineState::Exists, _) => return initialize(node, plan, now),
-        (MachineState::Absent | MachineState::Dead, Some(left)) => (None, NodeWait::BackOff, Some(left)),
-        (MachineState::Absent, None) => (Some(NodeStep::CreateMachine), NodeWait::Machine, None),
-        (MachineState::Dead, None) => (Some(NodeStep::DeleteMachine), NodeWait::Machine, Some(POLL)),
+        (MachineState::Absent | MachineState::Dead, Some(left)) => {
+            (None, NodeWait::MachineBackOff, Some(left))
+        }
+        (MachineState::Absent, None) => (Some(NodeStep::CreateMachine), NodeWait::WaitingForMachine, None),
+        (MachineState::Dead, None) => {
+            (Some(NodeStep::DeleteMachine), NodeWait::WaitingForMachine, Some(POLL))
+        }
         // The machine was deleted by somebody else: it must be gone before it is recreated.
-        (MachineState::Leaving, _) => (None, NodeWait::MachineDeletion, Some(POLL)),
+        (MachineState::Leaving, _) => (None, NodeWait::DeletingMachine, Some(POLL)),
     };
     plan.steps.extend(step);
     NodePlan { waits_for: Some(waits_for), requeue_after, ..plan }
@@ -215,19 +219,19 @@ fn initialize(node: &Node, mut plan: NodePlan, now: Timestamp) -> NodePlan {
     }
     let fresh = node.lease_renewed.is_some_and(|renewed| !left(renewed, LEASE_FRESH, now).is_zero());
     let (state, waits_for) = match (node.kubelet, fresh) {
-        (Kubelet::Silent, _) => (Initialization::Awaited, Some(NodeWait::Kubelet)),
-        (Kubelet::NotReady, _) => (Initialization::Registered, Some(NodeWait::Ready)),
+        (Kubelet::Silent, _) => (Initialization::Awaited, Some(NodeWait::WaitingForKubelet)),
+        (Kubelet::NotReady, _) => (Initialization::Registered, Some(NodeWait::WaitingForReady)),
         // The first Lease is under way: both taints are then removed in one write.
         (Kubelet::Ready, false) if node.lease_renewed.is_none() => {
-            (Initialization::Awaited, Some(NodeWait::Lease))
+            (Initialization::Awaited, Some(NodeWait::WaitingForLease))
         }
-        (Kubelet::Ready, false) => (Initialization::Registered, Some(NodeWait::Lease)),
+        (Kubelet::Ready, false) => (Initialization::Registered, Some(NodeWait::WaitingForLease)),
         (Kubelet::Ready, true) => (Initialization::Ready, None),
     };
     if let Some(taints) = taints::advance(&node.taints, state) {
         plan.steps.push(NodeStep::SetTaints(taints));
     }
-    plan.requeue_after = (waits_for == Some(NodeWait::Lease)).then_some(POLL);
+    plan.requeue_after = (waits_for == Some(NodeWait::WaitingForLease)).then_some(POLL);
     plan.waits_for = waits_for;
     plan
 }
@@ -236,7 +240,7 @@ fn initialize(node: &Node, mut plan: NodePlan, now: Timestamp) -> NodePlan {
 /// class's deletion timeout is over.
 fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> NodePlan {
     if !node.cordoned && !node.drain_permit {
-        return NodePlan::new(None, NodeWait::DrainPermit, PERMIT_POLL);
+        return NodePlan::new(None, NodeWait::WaitingForBudget, PERMIT_POLL);
     }
     if !node.cordoned {
         // Pods count once the watch shows the cordon: a pod could be bound before.
@@ -250,15 +254,17 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> No
         return NodePlan::new(evict.into_iter().chain(force), NodeWait::drain(drain), POLL);
     }
     match attached {
-        Attached::AskAgain(later) => NodePlan::new(None, NodeWait::Volumes { names: Vec::new() }, *later),
+        Attached::AskAgain(later) => {
+            NodePlan::new(None, NodeWait::VolumesAttached { names: Vec::new() }, *later)
+        }
         Attached::Volumes(names) if !names.is_empty() => {
-            NodePlan::new(None, NodeWait::Volumes { names: names.clone() }, POLL)
+            NodePlan::new(None, NodeWait::VolumesAttached { names: names.clone() }, POLL)
         }
         Attached::Volumes(_) if timeout_left.is_zero() => {
-            NodePlan::new(Some(NodeStep::DeleteMachine), NodeWait::MachineDeletion, POLL)
+            NodePlan::new(Some(NodeStep::DeleteMachine), NodeWait::DeletingMachine, POLL)
         }
         Attached::Volumes(_) => {
-            NodePlan::new(None, NodeWait::DeletionTimeout { left: timeout_left }, timeout_left)
+            NodePlan::new(None, NodeWait::WaitingForDeletionTimeout { left: timeout_left }, timeout_left)
         }
     }
 }
@@ -286,8 +292,10 @@ fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> NodePlan {
         // Pods that tolerate the taint are not deleted by it.
         plan.steps.push(NodeStep::DeletePods(drain.undeleted.clone()));
     }
-    plan.waits_for =
-        Some(NodeWait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });
+    plan.waits_for = Some(NodeWait::WaitingForPodsCleanup {
+        pods: drain.bound.len(),
+        first: drain.bound.first().cloned(),
+    });
     plan.requeue_after = match attached {
         Attached::AskAgain(later) => Some(*later),
         Attached::Volumes(_) => Some(POLL),

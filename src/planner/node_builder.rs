@@ -10,7 +10,10 @@ use k8s_pb::{
 };
 use kube_node_api::names;
 
-use super::{taints, template::DesiredTemplate};
+use super::{
+    taints,
+    template::{DesiredTemplate, same},
+};
 
 /// Annotation by which kube-controller-manager's ttl controller tells kubelets how long to cache.
 const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -45,21 +48,14 @@ pub struct NodeOrigin<'a> {
     pub hosts: Option<&'a str>,
     /// API load of the hollow machine (`hollow.load`); None if it shares identity, connection and watches.
     pub load: Option<&'a str>,
-    /// The NodeSet as owner.
-    pub owner: Owner<'a>,
+    /// API version of the NodeSet, which owns the Node.
+    pub owner_api_version: &'a str,
+    /// UID of the NodeSet.
+    pub owner_uid: &'a str,
     /// `spec.podCIDR`, if allocated at creation.
     pub pod_cidr: Option<String>,
     /// Number of Nodes in the cluster.
     pub cluster_size: usize,
-}
-
-/// A NodeSet as the owner of its Nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct Owner<'a> {
-    /// API version of the NodeSet.
-    pub api_version: &'a str,
-    /// UID of the NodeSet.
-    pub uid: &'a str,
 }
 
 /// A new Node name of a set; `pick` returns a random number below its argument.
@@ -80,7 +76,13 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
     // With the right value for the cluster size, the ttl controller has nothing to write.
     annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
     annotations.extend(desired.record().map(|record| (names::ANNOTATION_APPLIED.to_owned(), record)));
-    let taints = [taints::at_birth(), desired.startup_taints.clone(), desired.taints.clone()].concat();
+    let mut taints = taints::at_birth();
+    for taint in desired.startup_taints.iter().chain(&desired.taints) {
+        // The API server refuses two taints of the same key and effect.
+        if !taints.iter().any(|own| same(own, taint)) {
+            taints.push(taint.clone());
+        }
+    }
     Node {
         metadata: Some(ObjectMeta {
             name: Some(origin.name.to_owned()),
@@ -88,10 +90,10 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
             annotations,
             finalizers: vec![names::FINALIZER_MACHINE.to_owned()],
             owner_references: vec![OwnerReference {
-                api_version: Some(origin.owner.api_version.to_owned()),
+                api_version: Some(origin.owner_api_version.to_owned()),
                 kind: Some("NodeSet".to_owned()),
                 name: Some(origin.set.to_owned()),
-                uid: Some(origin.owner.uid.to_owned()),
+                uid: Some(origin.owner_uid.to_owned()),
                 controller: Some(true),
                 block_owner_deletion: None,
             }],
@@ -101,7 +103,7 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
             provider_id: origin.provider_id,
             pod_cid_rs: origin.pod_cidr.clone().into_iter().collect(),
             pod_cidr: origin.pod_cidr,
-            taints: unique(taints).into_iter().map(encoded).collect(),
+            taints: taints.into_iter().map(encoded).collect(),
             ..NodeSpec::default()
         }),
         status: Some(NodeStatus {
@@ -184,17 +186,6 @@ fn ttl_seconds(cluster_size: usize) -> u32 {
     }
 }
 
-/// The first taint of each key and effect; the API server refuses duplicates.
-fn unique(taints: Vec<Taint>) -> Vec<Taint> {
-    let mut kept: Vec<Taint> = Vec::with_capacity(taints.len());
-    for taint in taints {
-        if !kept.iter().any(|own| own.key == taint.key && own.effect == taint.effect) {
-            kept.push(taint);
-        }
-    }
-    kept
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +202,8 @@ mod tests {
             machine_type: Some("m.medium"),
             hosts: Some("big"),
             load: Some("Kubelet"),
-            owner: Owner { api_version: "kube-node.io/v1alpha1", uid: "u" },
+            owner_api_version: "kube-node.io/v1alpha1",
+            owner_uid: "u",
             pod_cidr: Some("10.128.7.0/24".to_owned()),
             cluster_size: 1_500,
         }

@@ -56,7 +56,7 @@ fn a_node_written_by_hand_gets_its_finalizer_before_its_machine() {
 fn a_ready_node_with_a_stale_lease_takes_no_pods() {
     let node = Node { kubelet: Kubelet::Ready, lease_renewed: Some(at(0)), ..new_node() };
     let stale = plan(&node, MachineState::Exists, &Pods::Unknown, 40);
-    assert_eq!(stale.waits_for, Some(NodeWait::Lease));
+    assert_eq!(stale.waits_for, Some(NodeWait::WaitingForLease));
     assert!(
         matches!(&stale.steps[..], [NodeStep::SetTaints(left)] if left.len() == 1 && left[0].effect == "NoSchedule")
     );
@@ -64,7 +64,7 @@ fn a_ready_node_with_a_stale_lease_takes_no_pods() {
     let unseen = plan(&unseen, MachineState::Exists, &Pods::Unknown, 40);
     assert_eq!(
         (unseen.steps, unseen.waits_for),
-        (vec![], Some(NodeWait::Lease)),
+        (vec![], Some(NodeWait::WaitingForLease)),
         "both taints leave in one write"
     );
     let fresh = plan(&node, MachineState::Exists, &Pods::Unknown, 39);
@@ -76,21 +76,21 @@ fn the_machine_goes_at_the_later_of_drain_and_timeout() {
     let node = leaving(true);
     assert_eq!(steps(&node, MachineState::Exists, &left(2), 500), [NodeStep::Evict(ids(2))]);
     let early = plan(&node, MachineState::Exists, &left(0), 110);
-    assert_eq!(early.waits_for, Some(NodeWait::DeletionTimeout { left: Duration::from_secs(20) }));
+    assert_eq!(early.waits_for, Some(NodeWait::WaitingForDeletionTimeout { left: Duration::from_secs(20) }));
     assert_eq!(steps(&node, MachineState::Exists, &left(0), 130), [NodeStep::DeleteMachine]);
 }
 
 #[test]
 fn a_clock_that_went_back_does_not_prolong_the_timeout() {
     let plan = plan(&leaving(true), MachineState::Exists, &left(0), 0);
-    assert_eq!(plan.waits_for, Some(NodeWait::DeletionTimeout { left: TIMEOUT }));
+    assert_eq!(plan.waits_for, Some(NodeWait::WaitingForDeletionTimeout { left: TIMEOUT }));
 }
 
 #[test]
 fn a_drain_begins_in_its_turn_and_goes_on_without_one() {
     let waiting = Node { drain_permit: false, ..leaving(false) };
     let plan = plan(&waiting, MachineState::Exists, &Pods::Unknown, 100);
-    assert_eq!((&plan.steps[..], plan.waits_for), (&[][..], Some(NodeWait::DrainPermit)));
+    assert_eq!((&plan.steps[..], plan.waits_for), (&[][..], Some(NodeWait::WaitingForBudget)));
     assert_eq!(
         steps(&leaving(false), MachineState::Exists, &Pods::Unknown, 100),
         [NodeStep::Cordon { at: at(100) }]
@@ -104,7 +104,7 @@ fn a_drain_begins_in_its_turn_and_goes_on_without_one() {
 fn a_blocked_drain_says_so() {
     let Pods::Known { mut drain, attached } = left(2) else { unreachable!() };
     let pod = ids(1).remove(0);
-    drain.blocked = vec![Blockage { obstacle: Obstacle::OptedOut, pod, said: String::new() }];
+    drain.blocked = vec![Blockage { obstacle: Obstacle::PodOptedOut, pod, message: String::new() }];
     let plan = plan(&leaving(true), MachineState::Exists, &Pods::Known { drain, attached }, 500);
     assert_eq!(plan.waits_for.unwrap().reason(), "PodOptedOut");
 }
@@ -115,7 +115,7 @@ fn the_machine_waits_for_its_volumes() {
     let attached = Pods::Known { drain, attached: Attached::Volumes(vec!["data".to_owned()]) };
     let plan = plan(&leaving(true), MachineState::Exists, &attached, 500);
     assert_eq!(plan.steps, []);
-    assert_eq!(plan.waits_for, Some(NodeWait::Volumes { names: vec!["data".to_owned()] }));
+    assert_eq!(plan.waits_for, Some(NodeWait::VolumesAttached { names: vec!["data".to_owned()] }));
     let later = Duration::from_millis(700);
     for (machine, node) in [(MachineState::Exists, leaving(true)), (MachineState::Absent, out_of_service())] {
         let Pods::Known { drain, .. } = left(0) else { unreachable!() };
@@ -144,7 +144,10 @@ fn a_node_that_pods_were_let_in_to_waits_for_no_lease() {
         );
     }
     let hanging = Node { kubelet: Kubelet::NotReady, finalizer: true, ..Node::default() };
-    assert_eq!(plan(&hanging, MachineState::Exists, &Pods::Unknown, 200).waits_for, Some(NodeWait::Ready));
+    assert_eq!(
+        plan(&hanging, MachineState::Exists, &Pods::Unknown, 200).waits_for,
+        Some(NodeWait::WaitingForReady)
+    );
 }
 
 #[test]
@@ -155,11 +158,11 @@ fn a_machine_that_ends_again_and_again_is_not_made_at_once() {
         let plan = plan(&node, machine, &Pods::Unknown, 200);
         assert_eq!(
             (plan.steps, plan.waits_for, plan.requeue_after),
-            (vec![], Some(NodeWait::BackOff), Some(left))
+            (vec![], Some(NodeWait::MachineBackOff), Some(left))
         );
     }
     let lives = plan(&node, MachineState::Exists, &Pods::Unknown, 200);
-    assert_eq!(lives.waits_for, Some(NodeWait::Kubelet));
+    assert_eq!(lives.waits_for, Some(NodeWait::WaitingForKubelet));
     let by_hand = Node { finalizer: false, ..node };
     assert_eq!(steps(&by_hand, MachineState::Absent, &Pods::Unknown, 200), [NodeStep::AddFinalizer]);
 }
@@ -300,8 +303,8 @@ fn a_dead_machine_makes_way_for_another_and_holds_nobody_up() {
     let working = Node { finalizer: true, kubelet: Kubelet::Ready, ..Node::default() };
     let plan = decide(&working, MachineState::Dead, &Pods::Unknown, Duration::ZERO, at(200));
     assert_eq!(plan.steps, [NodeStep::DeleteMachine]);
-    assert_eq!(plan.waits_for, Some(NodeWait::Machine));
+    assert_eq!(plan.waits_for, Some(NodeWait::WaitingForMachine));
     let plan = decide(&leaving(false), MachineState::Dead, &Pods::Unknown, Duration::ZERO, at(200));
     assert_eq!(plan.steps, [NodeStep::DeleteMachine], "nothing runs on it that could be drained");
-    assert_eq!(plan.waits_for, Some(NodeWait::MachineDeletion));
+    assert_eq!(plan.waits_for, Some(NodeWait::DeletingMachine));
 }

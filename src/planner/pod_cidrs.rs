@@ -21,25 +21,8 @@ const PREFIX_MAX: u8 = 30;
 
 /// The pod address range is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RangeError {
-    /// The range is IPv6.
-    #[error("{0} is no range of IPv4 addresses: write one such as 10.128.0.0/9")]
-    NotIpv4(IpNet),
-    /// The range has host bits set.
-    #[error("{given} is an address in a range: write {}", given.trunc())]
-    HostBits {
-        /// The range as configured.
-        given: Ipv4Net,
-    },
-    /// The block is larger than the range, has no address for a pod, or there would be too many blocks.
-    #[error("{range} cannot be cut into blocks of /{block}: choose a length from {} to {}", range.prefix_len(), longest(*range))]
-    Block {
-        /// The range.
-        range: Ipv4Net,
-        /// Prefix length of a block.
-        block: u8,
-    },
-}
+#[error("{0}")]
+pub struct RangeError(String);
 
 /// Pod address range of the cluster, and the size of each Node's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +40,19 @@ impl fmt::Display for PodCidrRange {
 impl PodCidrRange {
     /// A range with blocks of prefix length `block`.
     pub fn new(range: IpNet, block: u8) -> Result<Self, RangeError> {
-        let IpNet::V4(range) = range else { return Err(RangeError::NotIpv4(range)) };
+        let refused = |message: String| Err(RangeError(message));
+        let IpNet::V4(range) = range else {
+            return refused(format!("{range} is no range of IPv4 addresses: write one such as 10.128.0.0/9"));
+        };
         if range != range.trunc() {
-            return Err(RangeError::HostBits { given: range });
+            return refused(format!("{range} is an address in a range: write {}", range.trunc()));
         }
-        if !(range.prefix_len()..=longest(range)).contains(&block) {
-            return Err(RangeError::Block { range, block });
+        let shortest = range.prefix_len();
+        let longest = PREFIX_MAX.min(shortest + BITS_MAX);
+        if !(shortest..=longest).contains(&block) {
+            return refused(format!(
+                "{range} cannot be cut into blocks of /{block}: choose a length from {shortest} to {longest}"
+            ));
         }
         Ok(Self { range, block })
     }
@@ -100,11 +90,6 @@ impl PodCidrRange {
         };
         number(cidr.network())..number(cidr.broadcast()) + 1
     }
-}
-
-/// Maximum prefix length of a block in this range.
-fn longest(range: Ipv4Net) -> u8 {
-    PREFIX_MAX.min(range.prefix_len() + BITS_MAX)
 }
 
 /// Allocation state of the blocks of a range.

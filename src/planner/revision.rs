@@ -4,8 +4,6 @@
 //! left out: template, deletion timeout, failures, price. Invariant: the version of the hashing is part of the name,
 //! so that an operator upgrade with another hashing never takes an old Node for a changed one.
 
-use std::fmt::Write as _;
-
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::{ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources};
 use serde::{Deserialize, Serialize};
@@ -160,12 +158,8 @@ impl ResolvedMachine {
             ..self.clone()
         };
         let digest = Sha256::digest(serde_json::to_vec(&canonical)?);
-        let mut name = format!("v{HASH_VERSION}-");
-        for byte in digest.iter().take(SHOWN_BYTES) {
-            // Writing to a String cannot fail.
-            let _ = write!(name, "{byte:02x}");
-        }
-        Ok(name)
+        let hash = digest.iter().take(SHOWN_BYTES).fold(0, |hash: u64, byte| hash << 8 | u64::from(*byte));
+        Ok(format!("v{HASH_VERSION}-{hash:0width$x}", width = 2 * SHOWN_BYTES))
     }
 }
 

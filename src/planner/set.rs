@@ -16,8 +16,8 @@ use super::{
 
 /// Conditions of a set after its first reconciliation.
 pub const CONDITIONS: [&str; 4] = ["Available", "Progressing", "Degraded", "Ready"];
-/// Maximum number of Nodes named in a message.
-const NAMED: usize = 3;
+/// Maximum number of names in a message.
+const NAMES_MAX: usize = 3;
 
 /// State of a set after a reconciliation.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let waits = waits(report, now);
     let (progress, health) = (progress(report, &waits), health(report, &waits));
     let ready = readiness(&progress, &health);
-    let says = vec![availability(report), progress, health, ready];
+    let updates = vec![availability(report), progress, health, ready];
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let old = report.old;
     NodeSetStatus {
@@ -74,44 +74,36 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
             now,
         ),
         waits,
-        conditions: conditions::set(&old.conditions, says, report.generation, now),
+        conditions: conditions::set(&old.conditions, updates, report.generation, now),
     }
 }
 
 fn availability(report: &Report<'_>) -> ConditionUpdate {
     let (available, replicas) = (report.plan.counts.available, report.replicas);
+    let counts = format!("{available} of {replicas} nodes are available");
+    if available >= replicas {
+        return ConditionUpdate::new("Available", true, "NodesAvailable", counts);
+    }
     let staying = || report.members.iter().filter(|member| member.stage == DeletionStage::Staying);
-    let status = available >= replicas;
-    let (reason, message) = if status {
-        ("NodesAvailable", format!("{available} of {replicas} nodes are available"))
-    } else {
-        let silent = staying().filter(|member| !member.has_kubelet).count();
-        let unready: Vec<&str> = staying()
-            .filter(|member| member.has_kubelet && member.ready_since.is_none())
-            .map(|member| member.name)
-            .collect();
-        let drained = staying().filter(|member| member.autoscaler_drains && member.is_ready()).count();
-        let mut why = Vec::new();
-        if drained > 0 {
-            why.push(format!("{drained} are being emptied by cluster-autoscaler"));
-        }
-        if silent > 0 {
-            why.push(format!("{silent} wait for their machine's first status"));
-        }
-        if !unready.is_empty() {
-            why.push(format!("{} are not Ready ({})", unready.len(), some(unready)));
-        }
-        let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(", ")) };
-        ("NodesUnavailable", format!("{available} of {replicas} nodes are available{why}"))
-    };
-    ConditionUpdate { r#type: "Available", status, reason, message }
+    let drained = staying().filter(|member| member.autoscaler_drains && member.is_ready()).count();
+    let silent = staying().filter(|member| !member.has_kubelet).count();
+    let unready = staying().filter(|member| member.has_kubelet && member.ready_since.is_none());
+    let unready: Vec<&str> = unready.map(|member| member.name).collect();
+    let causes = [
+        (drained > 0).then(|| format!("{drained} are being emptied by cluster-autoscaler")),
+        (silent > 0).then(|| format!("{silent} wait for their machine's first status")),
+        (!unready.is_empty()).then(|| format!("{} are not Ready ({})", unready.len(), first_names(unready))),
+    ];
+    let causes: Vec<String> = causes.into_iter().flatten().collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
+    ConditionUpdate::new("Available", false, "NodesUnavailable", counts + &causes)
 }
 
 /// The first names in alphabetical order.
-fn some(mut names: Vec<&str>) -> String {
+fn first_names(mut names: Vec<&str>) -> String {
     names.sort_unstable();
-    let more = if names.len() > NAMED { ", …" } else { "" };
-    names.truncate(NAMED);
+    let more = if names.len() > NAMES_MAX { ", …" } else { "" };
+    names.truncate(NAMES_MAX);
     format!("{}{more}", names.join(", "))
 }
 
@@ -124,22 +116,22 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     let because = because.map(|message| format!(": {message}")).unwrap_or_default();
     let rolled = || {
         let revision = report.update_revision.unwrap_or("the newest");
-        format!(
-            "{} of {replicas} nodes have revision {revision}, {} are outdated",
-            counts.updated, counts.outdated
-        )
+        let (updated, outdated) = (counts.updated, counts.outdated);
+        format!("{updated} of {replicas} nodes have revision {revision}, {outdated} are outdated{because}")
     };
+    // Outdated Nodes that stay on purpose.
+    let keeps = |wait: &WaitStatus| matches!(wait.reason.as_str(), "Partition" | "OnDelete" | "Paused");
     let missing = replicas.saturating_sub(counts.available);
     let rollout = plan.rollout.as_ref().filter(|_| !plan.waits.iter().any(|wait| wait.reason == "OnDelete"));
     let (status, reason, message) = if rollout.is_some_and(|rollout| rollout.halt_time.is_some()) {
-        (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
+        (false, "ProgressDeadlineExceeded", rolled())
     } else if report.paused && counts.outdated > 0 {
-        (false, "Paused", format!("{}{because}", rolled()))
+        (false, "Paused", rolled())
     } else if rollout.is_some() {
-        (true, "RollingOut", format!("{}{because}", rolled()))
+        (true, "RollingOut", rolled())
     } else if there < replicas || creating > 0 {
         (true, "ScalingUp", format!("{} of {replicas} nodes are created{because}", counts.staying))
-    } else if counts.to_replace > 0 && !kept(waits) {
+    } else if counts.to_replace > 0 && !waits.iter().any(keeps) {
         (true, "Replacing", format!("{} nodes are to be replaced{because}", counts.to_replace))
     } else if there > replicas {
         (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
@@ -151,36 +143,27 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
         (true, "Settling", format!("{missing} nodes are Ready for less than minReadyTime"))
     } else if !report.problems.is_empty() {
         (true, "Retrying", format!("all {replicas} nodes are available{because}"))
-    } else if counts.outdated > 0 {
-        let message =
-            format!("all {replicas} nodes are available, {} of them keep an older revision", counts.outdated);
-        (false, "Complete", message)
     } else {
-        (false, "Complete", format!("all {replicas} nodes are available"))
+        let older = match counts.outdated {
+            0 => String::new(),
+            outdated => format!(", {outdated} of them keep an older revision"),
+        };
+        (false, "Complete", format!("all {replicas} nodes are available{older}"))
     };
-    ConditionUpdate { r#type: "Progressing", status, reason, message }
+    ConditionUpdate::new("Progressing", status, reason, message)
 }
 
 /// `Ready` by kstatus's rules for custom resources: True once the Nodes match the spec, False while they
 /// change or are blocked. `observedGeneration` tells a reader which spec the status refers to.
 fn readiness(progress: &ConditionUpdate, health: &ConditionUpdate) -> ConditionUpdate {
     let decisive = if health.status { health } else { progress };
-    ConditionUpdate {
-        r#type: "Ready",
-        status: !health.status && progress.reason == "Complete",
-        reason: decisive.reason,
-        message: decisive.message.clone(),
-    }
-}
-
-/// Returns true if outdated Nodes stay on purpose.
-fn kept(waits: &[WaitStatus]) -> bool {
-    waits.iter().any(|wait| matches!(wait.reason.as_str(), "Partition" | "OnDelete" | "Paused"))
+    let status = !health.status && progress.reason == "Complete";
+    ConditionUpdate::new("Ready", status, decisive.reason, decisive.message.clone())
 }
 
 /// `Degraded`: the set's own problem, then grave waits, then the most common trouble of its Nodes.
 fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
-    let degraded = |reason, message| ConditionUpdate { r#type: "Degraded", status: true, reason, message };
+    let degraded = |reason, message| ConditionUpdate::new("Degraded", true, reason, message);
     if let Some(problem) = report.problems.first() {
         return degraded(problem.reason, problem.message.clone());
     }
@@ -192,12 +175,7 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     let troubles = troubles(report.members);
     match troubles.values().max_by_key(|of| of.len()) {
         Some(of) => degraded("NodesInTrouble", in_trouble(of, true)),
-        None => ConditionUpdate {
-            r#type: "Degraded",
-            status: false,
-            reason: "AsExpected",
-            message: "nothing stands in the way".to_owned(),
-        },
+        None => ConditionUpdate::new("Degraded", false, "AsExpected", "nothing stands in the way"),
     }
 }
 
@@ -251,17 +229,17 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
 /// As for a `StatefulSet`: the revision before an update, until every Node has the new one.
 fn current_revision(report: &Report<'_>) -> Option<String> {
     let (update, old) = (report.update_revision, report.old.current_revision.as_deref());
-    let staying = || report.members.iter().filter(|member| member.stage == DeletionStage::Staying);
-    if staying().all(|member| Some(member.revision) == update) {
-        return update.or(old).map(str::to_owned);
-    }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for member in staying().filter(|member| Some(member.revision) != update) {
+    let staying = report.members.iter().filter(|member| member.stage == DeletionStage::Staying);
+    for member in staying.filter(|member| Some(member.revision) != update) {
         *counts.entry(member.revision).or_default() += 1;
     }
-    let kept = old.filter(|current| counts.contains_key(current));
-    kept.or_else(|| counts.iter().max_by_key(|(_, count)| **count).map(|(revision, _)| *revision))
-        .map(str::to_owned)
+    let most = counts.iter().max_by_key(|(_, count)| **count).map(|(revision, _)| *revision);
+    let current = match most {
+        None => update.or(old),
+        Some(_) => old.filter(|current| counts.contains_key(current)).or(most),
+    };
+    current.map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -69,11 +69,11 @@ impl DesiredTemplate {
             desired.labels.extend(template.labels.clone());
             desired.annotations.extend(template.annotations.clone());
             // Reserved taints are left out: their owners would remove them again and again.
-            let kept = template.taints.iter().filter(|taint| !taints::is_reserved(&taint.key));
-            kept.for_each(|taint| put(&mut desired.taints, taint));
-            let kept =
+            let lasting = template.taints.iter().filter(|taint| !taints::is_reserved(&taint.key));
+            lasting.for_each(|taint| put(&mut desired.taints, taint));
+            let startup =
                 template.startup_taints.iter().filter(|taint| !taints::is_reserved_at_birth(&taint.key));
-            kept.for_each(|taint| put(&mut desired.startup_taints, taint));
+            startup.for_each(|taint| put(&mut desired.startup_taints, taint));
         }
         // A template cannot know the Node's own name.
         desired.labels.remove("kubernetes.io/hostname");
@@ -132,10 +132,9 @@ impl DesiredTemplate {
             .filter(|taint| wanted.contains(&id(taint)) || !applied.contains(&id(taint)))
             .cloned()
             .collect();
-        for taint in &self.taints {
-            if taints.iter().any(|own| same(own, taint) && value(own) == value(taint)) {
-                continue;
-            }
+        let is_there =
+            |taint: &&Taint| current.iter().any(|own| same(own, taint) && value(own) == value(taint));
+        for taint in self.taints.iter().filter(|taint| !is_there(taint)) {
             put(&mut taints, taint);
         }
         (taints != current).then_some(taints)
@@ -145,9 +144,9 @@ impl DesiredTemplate {
 /// Reserved taints of a template that was stored before the schema refused them; its Nodes do not get them.
 #[must_use]
 pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
-    let kept = template.taints.iter().filter(|taint| taints::is_reserved(&taint.key));
-    let once = template.startup_taints.iter().filter(|taint| taints::is_reserved_at_birth(&taint.key));
-    kept.chain(once).map(|taint| taint.key.as_str()).collect()
+    let lasting = template.taints.iter().filter(|taint| taints::is_reserved(&taint.key));
+    let startup = template.startup_taints.iter().filter(|taint| taints::is_reserved_at_birth(&taint.key));
+    lasting.chain(startup).map(|taint| taint.key.as_str()).collect()
 }
 
 /// Returns true if a Node has the annotation and no template set it.
@@ -176,7 +175,7 @@ fn difference(
 }
 
 /// Returns true if key and effect match: the API server treats such taints as one.
-fn same(a: &Taint, b: &Taint) -> bool {
+pub(super) fn same(a: &Taint, b: &Taint) -> bool {
     a.key == b.key && a.effect == b.effect
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use kube_node_api::names;
+use strum::{IntoStaticStr, VariantNames as _};
 
 use super::{
     conditions::ConditionUpdate,
-    drain::{self, Blockage, PodId},
+    drain::{self, Blockage, Obstacle, PodId},
 };
 
 /// Duration of a drain after which its wait is worth a condition write.
@@ -14,54 +15,54 @@ const SLOW: Duration = Duration::from_secs(30);
 /// Maximum message length in characters.
 const MESSAGE_MAX: usize = 512;
 
-/// Obstacle between a Node and its next state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Obstacle between a Node and its next state; the names of the variants are reasons of conditions and metrics.
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr, strum::VariantNames)]
 pub enum NodeWait {
     /// The provider has not created the machine yet.
-    Machine,
+    WaitingForMachine,
     /// The provider has no capacity for the machine.
-    Room,
+    OutOfResources,
     /// Back-off after machines that ended repeatedly.
-    BackOff,
+    MachineBackOff,
     /// The machine's kubelet has not posted its first status.
-    Kubelet,
+    WaitingForKubelet,
     /// The kubelet does not report Ready=True.
-    Ready,
+    WaitingForReady,
     /// The kubelet has not renewed its Lease.
-    Lease,
+    WaitingForLease,
     /// The drain has no permit yet, for lack of budget of the NodeSet.
-    DrainPermit,
+    WaitingForBudget,
     /// Pods have not left yet.
-    Drain {
+    Draining {
         /// One of the pods.
         first: PodId,
         /// Number of pods left.
         pods: usize,
     },
-    /// Pods cannot be evicted until somebody acts.
+    /// Pods cannot be evicted until somebody acts; the obstacle of the first one is the reason.
     Blocked {
         /// The blocked pods with their obstacles, most important first; never empty.
         by: Vec<Blockage>,
     },
     /// Volumes are still attached.
-    Volumes {
+    VolumesAttached {
         /// Names of the `PersistentVolumes`; empty until they are known.
         names: Vec<String>,
     },
     /// The class's deletion timeout is not over.
-    DeletionTimeout {
+    WaitingForDeletionTimeout {
         /// Time left.
         left: Duration,
     },
     /// The provider has not confirmed the deletion of the machine.
-    MachineDeletion,
+    DeletingMachine,
     /// The API server refuses a write of the Node.
-    Refused {
+    WriteRefused {
         /// The write, and the API server's message.
-        said: String,
+        message: String,
     },
     /// The machine is gone; its pods are not deleted yet, or its volumes not detached.
-    PodsCleanup {
+    WaitingForPodsCleanup {
         /// One of the pods; None if only volumes are left.
         first: Option<PodId>,
         /// Number of pods left.
@@ -74,7 +75,7 @@ impl NodeWait {
     #[must_use]
     pub fn drain(plan: &drain::DrainPlan) -> Self {
         let first = plan.left.first().cloned().unwrap_or_default();
-        Self::Drain { first, pods: plan.left.len() }.blocked(plan.blocked.clone())
+        Self::Draining { first, pods: plan.left.len() }.blocked(plan.blocked.clone())
     }
 
     /// Adds blocked pods to the wait of a drain; other waits stay unchanged.
@@ -82,7 +83,7 @@ impl NodeWait {
     pub fn blocked(self, more: Vec<Blockage>) -> Self {
         let mut by = match self {
             _ if more.is_empty() => return self,
-            Self::Drain { .. } => more,
+            Self::Draining { .. } => more,
             Self::Blocked { by } => [by, more].concat(),
             other => return other,
         };
@@ -90,119 +91,86 @@ impl NodeWait {
         Self::Blocked { by }
     }
 
-    /// Reason of [`Self::Refused`]; a NodeSet recognizes by it a Node that cannot be deleted now.
+    /// Reason of [`Self::WriteRefused`]; a NodeSet recognizes by it a Node that cannot be deleted now.
     pub const REFUSED: &str = "WriteRefused";
 
     /// All values of [`Self::reason`].
-    pub const REASONS: [&str; 18] = [
-        "WaitingForMachine",
-        "OutOfResources",
-        "MachineBackOff",
-        "WaitingForKubelet",
-        "WaitingForReady",
-        "WaitingForLease",
-        "WaitingForBudget",
-        "Draining",
-        "PodOptedOut",
-        "EmptyDirData",
-        "UnmanagedPod",
-        "PodDisruptionBudget",
-        "EvictionRefused",
-        "VolumesAttached",
-        "WaitingForDeletionTimeout",
-        "DeletingMachine",
-        "WaitingForPodsCleanup",
-        Self::REFUSED,
-    ];
+    pub fn reasons() -> impl Iterator<Item = &'static str> {
+        let own = Self::VARIANTS.iter().filter(|reason| **reason != "Blocked");
+        own.chain(Obstacle::VARIANTS).copied()
+    }
 
     /// Reason for conditions, events and metric labels; few values, in the form of a condition reason.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Machine => "WaitingForMachine",
-            Self::Room => "OutOfResources",
-            Self::BackOff => "MachineBackOff",
-            Self::Kubelet => "WaitingForKubelet",
-            Self::Ready => "WaitingForReady",
-            Self::Lease => "WaitingForLease",
-            Self::DrainPermit => "WaitingForBudget",
-            Self::Drain { .. } => "Draining",
-            Self::Blocked { by } => by.first().map_or("Draining", |first| first.obstacle.reason()),
-            Self::Volumes { .. } => "VolumesAttached",
-            Self::DeletionTimeout { .. } => "WaitingForDeletionTimeout",
-            Self::MachineDeletion => "DeletingMachine",
-            Self::PodsCleanup { .. } => "WaitingForPodsCleanup",
-            Self::Refused { .. } => Self::REFUSED,
+            Self::Blocked { by } => by.first().map_or("Draining", |first| first.obstacle.into()),
+            other => other.into(),
         }
     }
 
     /// Returns true if somebody has to act, so that the wait is worth an event.
     #[must_use]
     pub const fn needs_somebody(&self) -> bool {
-        matches!(self, Self::Blocked { .. } | Self::Volumes { .. } | Self::Refused { .. })
+        matches!(self, Self::Blocked { .. } | Self::VolumesAttached { .. } | Self::WriteRefused { .. })
     }
 
     /// Update of the condition `kube-node.io/Drained`; None leaves the condition unchanged.
     ///
-    /// `said`: the condition already reports an obstacle. `lasts`: duration of the drain so far.
+    /// `reported`: the condition already reports an obstacle. `lasts`: duration of the drain so far.
     #[must_use]
-    pub fn says(&self, said: bool, lasts: Duration) -> Option<ConditionUpdate> {
+    pub fn drained(&self, reported: bool, lasts: Duration) -> Option<ConditionUpdate> {
         let message = match self {
-            Self::Machine | Self::Room | Self::BackOff | Self::Kubelet | Self::Ready | Self::Lease => {
-                return None;
-            }
-            Self::DrainPermit => {
+            Self::WaitingForMachine
+            | Self::OutOfResources
+            | Self::MachineBackOff
+            | Self::WaitingForKubelet
+            | Self::WaitingForReady
+            | Self::WaitingForLease => return None,
+            Self::WaitingForBudget => {
                 "works on until the budget of its set (strategy.rollingUpdate) has room for its drain"
                     .to_owned()
             }
             // Most drains end soon: they cost no write.
-            Self::Drain { .. } | Self::Volumes { .. } if !said && lasts < SLOW => return None,
+            Self::Draining { .. } | Self::VolumesAttached { .. } if !reported && lasts < SLOW => return None,
             // The number of pods is left out: it would cost a write for each pod that leaves.
-            Self::Drain { first, .. } => format!("pods are leaving, among them {first}"),
+            Self::Draining { first, .. } => format!("pods are leaving, among them {first}"),
             Self::Blocked { by } => blocked(by)?,
-            Self::Refused { said } => said.clone(),
-            Self::Volumes { names } => {
+            Self::WriteRefused { message } => message.clone(),
+            Self::VolumesAttached { names } => {
                 let (first, rest) = names.split_first()?;
                 format!("volume {first}{} has not been detached yet", more(rest.len()))
             }
-            Self::PodsCleanup { first: Some(first), pods } => format!(
+            Self::WaitingForPodsCleanup { first: Some(first), pods } => format!(
                 "the machine is gone; pod {first}{} has yet to be deleted by kube-controller-manager",
                 more(pods.saturating_sub(1))
             ),
-            Self::PodsCleanup { first: None, .. } => {
+            Self::WaitingForPodsCleanup { first: None, .. } => {
                 "the machine is gone; its volumes have yet to be detached by kube-controller-manager"
                     .to_owned()
             }
-            Self::DeletionTimeout { .. } | Self::MachineDeletion => {
-                return said.then(|| ConditionUpdate {
-                    r#type: names::CONDITION_DRAINED,
-                    status: true,
-                    reason: "Drained",
-                    message: "nothing holds up the deletion of the machine".to_owned(),
-                });
+            Self::WaitingForDeletionTimeout { .. } | Self::DeletingMachine => {
+                let message = "nothing holds up the deletion of the machine";
+                return reported
+                    .then(|| ConditionUpdate::new(names::CONDITION_DRAINED, true, "Drained", message));
             }
         };
-        Some(ConditionUpdate {
-            r#type: names::CONDITION_DRAINED,
-            status: false,
-            reason: self.reason(),
-            message: message.chars().take(MESSAGE_MAX).collect(),
-        })
+        let message: String = message.chars().take(MESSAGE_MAX).collect();
+        Some(ConditionUpdate::new(names::CONDITION_DRAINED, false, self.reason(), message))
     }
 }
 
 fn blocked(by: &[Blockage]) -> Option<String> {
-    let (first, rest) = by.split_first()?;
-    let Blockage { obstacle, pod, said } = first;
+    let (Blockage { obstacle, pod, message }, rest) = by.split_first()?;
     let why = match obstacle {
-        drain::Obstacle::OptedOut => {
+        Obstacle::PodOptedOut => {
             format!("does not want to be evicted (annotation {})", names::ANNOTATION_DO_NOT_EVICT)
         }
-        drain::Obstacle::EmptyDir => "has emptyDir data (drain.deleteEmptyDirData is false)".to_owned(),
-        drain::Obstacle::Unmanaged => {
+        Obstacle::EmptyDirData => "has emptyDir data (drain.deleteEmptyDirData is false)".to_owned(),
+        Obstacle::UnmanagedPod => {
             "has no controller that would make it again (drain.unmanagedPods is Keep)".to_owned()
         }
-        drain::Obstacle::Budget | drain::Obstacle::Refused => format!("cannot be evicted: {said}"),
+        Obstacle::PodDisruptionBudget | Obstacle::EvictionRefused => format!("cannot be evicted: {message}"),
     };
     Some(format!("pod {pod} {why}{}", more(rest.len())))
 }
@@ -213,74 +181,82 @@ fn more(count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::drain::Obstacle, *};
+    use std::collections::BTreeSet;
+
+    use super::*;
 
     fn blockage(obstacle: Obstacle, name: &str) -> Blockage {
         let pod = PodId { namespace: "default".into(), name: name.into(), uid: "u".into() };
-        let said = if obstacle == Obstacle::Budget { "The disruption budget b needs 1" } else { "" };
-        Blockage { obstacle, pod, said: said.to_owned() }
+        let message =
+            if obstacle == Obstacle::PodDisruptionBudget { "The disruption budget b needs 1" } else { "" };
+        Blockage { obstacle, pod, message: message.to_owned() }
     }
 
     #[test]
     fn one_pod_is_named_and_the_others_are_counted() {
-        let wait = NodeWait::Drain { first: PodId::default(), pods: 3 }
-            .blocked(vec![blockage(Obstacle::Budget, "a"), blockage(Obstacle::Budget, "b")])
-            .blocked(vec![blockage(Obstacle::OptedOut, "c")]);
-        let says = wait.says(false, Duration::ZERO).unwrap();
-        assert_eq!((says.status, says.reason), (false, "PodOptedOut"));
+        let wait = NodeWait::Draining { first: PodId::default(), pods: 3 }
+            .blocked(vec![
+                blockage(Obstacle::PodDisruptionBudget, "a"),
+                blockage(Obstacle::PodDisruptionBudget, "b"),
+            ])
+            .blocked(vec![blockage(Obstacle::PodOptedOut, "c")]);
+        let update = wait.drained(false, Duration::ZERO).unwrap();
+        assert_eq!((update.status, update.reason), (false, "PodOptedOut"));
         assert_eq!(
-            says.message,
+            update.message,
             "pod default/c does not want to be evicted (annotation kube-node.io/do-not-evict) (2 more)"
         );
-        let wait = NodeWait::Drain { first: PodId::default(), pods: 1 }
-            .blocked(vec![blockage(Obstacle::Budget, "a")]);
+        let wait = NodeWait::Draining { first: PodId::default(), pods: 1 }
+            .blocked(vec![blockage(Obstacle::PodDisruptionBudget, "a")]);
         assert_eq!(
-            wait.says(false, Duration::ZERO).unwrap().message,
+            wait.drained(false, Duration::ZERO).unwrap().message,
             "pod default/a cannot be evicted: The disruption budget b needs 1"
         );
     }
 
     #[test]
     fn a_short_drain_says_nothing_and_the_end_of_a_wait_is_told() {
-        let wait = NodeWait::Drain { first: PodId::default(), pods: 1 };
-        assert_eq!(wait.says(false, Duration::from_secs(29)), None);
-        assert!(wait.says(false, SLOW).is_some() && wait.says(true, Duration::ZERO).is_some());
-        assert_eq!(NodeWait::MachineDeletion.says(false, SLOW), None);
-        assert!(NodeWait::MachineDeletion.says(true, SLOW).unwrap().status);
+        let wait = NodeWait::Draining { first: PodId::default(), pods: 1 };
+        assert_eq!(wait.drained(false, Duration::from_secs(29)), None);
+        assert!(wait.drained(false, SLOW).is_some() && wait.drained(true, Duration::ZERO).is_some());
+        assert_eq!(NodeWait::DeletingMachine.drained(false, SLOW), None);
+        assert!(NodeWait::DeletingMachine.drained(true, SLOW).unwrap().status);
     }
 
     #[test]
     fn every_reason_is_listed_once() {
         let obstacles = [
-            Obstacle::OptedOut,
-            Obstacle::EmptyDir,
-            Obstacle::Unmanaged,
-            Obstacle::Budget,
-            Obstacle::Refused,
+            Obstacle::PodOptedOut,
+            Obstacle::EmptyDirData,
+            Obstacle::UnmanagedPod,
+            Obstacle::PodDisruptionBudget,
+            Obstacle::EvictionRefused,
         ];
         let first = PodId::default();
         let waits = [
-            NodeWait::Machine,
-            NodeWait::Room,
-            NodeWait::BackOff,
-            NodeWait::Kubelet,
-            NodeWait::Ready,
-            NodeWait::Lease,
-            NodeWait::DrainPermit,
+            NodeWait::WaitingForMachine,
+            NodeWait::OutOfResources,
+            NodeWait::MachineBackOff,
+            NodeWait::WaitingForKubelet,
+            NodeWait::WaitingForReady,
+            NodeWait::WaitingForLease,
+            NodeWait::WaitingForBudget,
         ]
         .into_iter()
-        .chain([NodeWait::Drain { first: first.clone(), pods: 1 }])
+        .chain([NodeWait::Draining { first: first.clone(), pods: 1 }])
         .chain(obstacles.map(|obstacle| NodeWait::Blocked { by: vec![blockage(obstacle, "a")] }))
-        .chain([NodeWait::Volumes { names: Vec::new() }])
-        .chain([NodeWait::DeletionTimeout { left: SLOW }, NodeWait::MachineDeletion])
-        .chain([NodeWait::PodsCleanup { first: Some(first), pods: 1 }])
-        .chain([NodeWait::Refused { said: String::new() }]);
-        assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), NodeWait::REASONS);
+        .chain([NodeWait::VolumesAttached { names: Vec::new() }])
+        .chain([NodeWait::WaitingForDeletionTimeout { left: SLOW }, NodeWait::DeletingMachine])
+        .chain([NodeWait::WaitingForPodsCleanup { first: Some(first), pods: 1 }])
+        .chain([NodeWait::WriteRefused { message: String::new() }]);
+        let reasons: BTreeSet<_> = waits.map(|wait| wait.reason()).collect();
+        assert_eq!(NodeWait::reasons().count(), 18);
+        assert_eq!(reasons, NodeWait::reasons().collect());
     }
 
     #[test]
     fn no_wait_becomes_a_drain_by_what_blocks_one() {
-        let by = vec![blockage(Obstacle::Budget, "a")];
-        assert_eq!(NodeWait::MachineDeletion.blocked(by), NodeWait::MachineDeletion);
+        let by = vec![blockage(Obstacle::PodDisruptionBudget, "a")];
+        assert_eq!(NodeWait::DeletingMachine.blocked(by), NodeWait::DeletingMachine);
     }
 }

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     autoscaling::{
-        self, ApiCall, ApiResponse, Bounds, GroupNode, Instance, ReplicaChange, Rolling, ScaleRefusal,
-        ScaleRequest, ScaleStep, SetSnapshot, VictimState, Wanted as WantedNode, WriteCache,
+        self, ApiCall, ApiResponse, Bounds, GroupNode, Instance, NodeRef, ReplicaChange, Rolling,
+        ScaleRefusal, ScaleRequest, ScaleStep, SetSnapshot, VictimState, WriteCache,
     },
     budget::Budget,
     disruption::DisruptionRules,
@@ -204,7 +204,7 @@ impl Operator {
     pub fn delete(&mut self, world: &mut World, id: &str) -> Result<(), String> {
         self.order(world, ScaleRequest::of_names(), &|own, standing| {
             let by_name = |name: &str| own.nodes.get(name);
-            let wanted = WantedNode { provider_id: id, name: id };
+            let wanted = NodeRef { provider_id: id, name: id };
             let found = autoscaling::resolve(wanted, by_name, by_name, |node| Some(node.name.clone()))?;
             let twice = own.has(Mutation::LowersTwice);
             let target = found.map_or(VictimState::Gone, |node| VictimState::Ours {

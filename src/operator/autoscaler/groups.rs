@@ -15,8 +15,8 @@ use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::{NodeView, View};
 use kube_node_planner::{
     autoscaling::{
-        self, Blueprint, Bounds, GroupNode, ReplicaChange, Rolling, ScaleRefusal, SetSnapshot, Trouble,
-        VictimState, Wanted,
+        self, Blueprint, Bounds, GroupNode, NodeRef, ReplicaChange, Rolling, ScaleRefusal, SetSnapshot,
+        Trouble, VictimState,
     },
     budget::Budget,
     revision,
@@ -120,31 +120,28 @@ impl Groups {
     /// The group of this name.
     pub(super) fn get(&self, id: &str) -> Result<Group, ScaleRefusal> {
         let group = self.context.sets.get(id).and_then(|own| Group::of(own.object.as_ref().ok()?));
-        group.ok_or_else(|| ScaleRefusal::NoGroup(id.to_owned()))
+        group.ok_or_else(|| ScaleRefusal::no_group(id))
     }
 
     /// The group of this name if it still is the set of a scale request; another set may have the name by now.
     pub(super) fn same(&self, id: &str, snapshot: &SetSnapshot) -> Result<Group, ScaleRefusal> {
         let group = self.get(id).ok().filter(|group| group.shown.uid == snapshot.uid);
-        group.ok_or_else(|| ScaleRefusal::NoGroup(id.to_owned()))
+        group.ok_or_else(|| ScaleRefusal::no_group(id))
     }
 
     /// The group of a Node or of a placeholder; None if it belongs to none.
-    pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, ScaleRefusal> {
+    pub(super) fn of_node(&self, wanted: NodeRef<'_>) -> Result<Option<Group>, ScaleRefusal> {
         if let Some(group) = autoscaling::placeholder_group(wanted.provider_id) {
             return Ok(self.get(group).ok());
         }
-        let node = match self.find(wanted) {
-            Ok(Some(node)) => node,
-            // Another Node of that name is none of ours.
-            Ok(None) | Err(ScaleRefusal::OtherId { .. }) => return Ok(None),
-            Err(refusal) => return Err(refusal),
-        };
+        wanted.check()?;
+        // Another Node of that name is none of ours.
+        let Ok(Some(node)) = self.find(wanted) else { return Ok(None) };
         let group = node.index_key().and_then(|set| self.get(set).ok());
         Ok(group.filter(|group| node.is_of(group.name(), &group.shown.uid)))
     }
 
-    fn find(&self, wanted: Wanted<'_>) -> Result<Option<Arc<NodeView>>, ScaleRefusal> {
+    fn find(&self, wanted: NodeRef<'_>) -> Result<Option<Arc<NodeView>>, ScaleRefusal> {
         let nodes = &self.context.nodes;
         // cluster-autoscaler names both, so one lookup is enough.
         let by_name = nodes.get(wanted.name);
@@ -170,12 +167,12 @@ impl Groups {
         wanted: &[(String, String)],
     ) -> Result<Option<ReplicaChange>, ScaleRefusal> {
         if wanted.len() > autoscaling::MOST_VICTIMS {
-            return Err(ScaleRefusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
+            return Err(ScaleRefusal::too_many(wanted.len()));
         }
         let group = self.same(id, snapshot)?;
         let mut nodes = Vec::with_capacity(wanted.len());
         for (provider_id, name) in wanted {
-            nodes.push(self.find(Wanted { provider_id, name })?);
+            nodes.push(self.find(NodeRef { provider_id, name })?);
         }
         let targets: Vec<VictimState<'_>> = nodes
             .iter()
@@ -282,7 +279,7 @@ impl Groups {
 
     async fn resolve_template(&self, group: &Group) -> Result<Node, ScaleRefusal> {
         let class_name = &group.set.spec.node_class_name;
-        let none = |why: String| ScaleRefusal::NoTemplate(why);
+        let none = |cause: String| ScaleRefusal::no_template(cause);
         let class = self.class(group).ok_or_else(|| {
             none(format!(
                 "there is no NodeClass {class_name} that can be read: create it, or name another one"
@@ -321,17 +318,10 @@ impl Groups {
     }
 
     /// The class of a Node, by its label; a template has the label too.
-    pub(super) fn class_of(
-        &self,
-        wanted: Wanted<'_>,
-        label: Option<&str>,
-    ) -> Result<Option<Arc<NodeClass>>, ScaleRefusal> {
-        let node = match self.find(wanted) {
-            Err(ScaleRefusal::OtherId { .. } | ScaleRefusal::Nameless) => None,
-            other => other?,
-        };
+    pub(super) fn class_of(&self, wanted: NodeRef<'_>, label: Option<&str>) -> Option<Arc<NodeClass>> {
+        let node = self.find(wanted).ok().flatten();
         let name = node.as_ref().and_then(|node| node.class()).or(label);
-        Ok(name.and_then(|name| self.context.classes.get(name)?.object.clone().ok()))
+        self.context.classes.get(name?)?.object.clone().ok()
     }
 }
 

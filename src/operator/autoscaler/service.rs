@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube_ext::error::chain;
 use kube_node_api::{AutoscalingOptions, GoDuration, names};
 use kube_node_planner::autoscaling::{
-    self, ClassPrice, GPU_LABEL, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot, Wanted,
+    self, ClassPrice, Code, GPU_LABEL, NodeRef, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot,
 };
 use prost::Message;
 use tokio::time::timeout;
@@ -33,7 +33,7 @@ pub(super) struct Service {
 
 impl From<ScaleError> for Status {
     fn from(error: ScaleError) -> Self {
-        Self::new(tonic::Code::from_i32(error.code() as i32), chain(&error))
+        Self::new(error.code(), chain(&error))
     }
 }
 
@@ -46,8 +46,8 @@ fn open(group: &Group) -> Status {
     Status::unavailable(format!("a change of NodeSet {name} has no answer yet: ask again"))
 }
 
-fn wanted(node: &pb::ExternalGrpcNode) -> Wanted<'_> {
-    Wanted { provider_id: &node.provider_id, name: &node.name }
+fn wanted(node: &pb::ExternalGrpcNode) -> NodeRef<'_> {
+    NodeRef { provider_id: &node.provider_id, name: &node.name }
 }
 
 fn seconds(time: Option<&prost_types::Timestamp>) -> Option<f64> {
@@ -219,14 +219,13 @@ impl CloudProvider for Service {
         let price = || {
             let classes = self.groups.classes();
             if classes.iter().all(|class| class.spec.price.is_none()) {
-                return Err(ScaleRefusal::NoPrices);
+                return Err(ScaleRefusal::no_prices());
             }
             let hours =
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
             let label = node.labels.get(names::LABEL_NODECLASS).map(String::as_str);
-            let class = self.groups.class_of(wanted(&node), label)?;
-            let foreign = || ScaleRefusal::Foreign { node: node.name.clone(), set: "any".to_owned() };
-            let class = class.ok_or_else(foreign)?;
+            let class = self.groups.class_of(wanted(&node), label);
+            let class = class.ok_or_else(|| ScaleRefusal::foreign(&node.name, "any"))?;
             let name = class.metadata.name.as_deref().unwrap_or_default();
             autoscaling::node_price(name, class.spec.price.as_deref(), hours)
         };
@@ -249,10 +248,11 @@ impl CloudProvider for Service {
                 })
                 .collect();
             if prices.is_empty() {
-                return Err(ScaleRefusal::NoPrices);
+                return Err(ScaleRefusal::no_prices());
             }
-            let pod = k8s_pb::api::core::v1::Pod::decode(pod_bytes.as_slice())
-                .map_err(|error| ScaleRefusal::BadPod(error.to_string()))?;
+            let pod = k8s_pb::api::core::v1::Pod::decode(pod_bytes.as_slice()).map_err(|error| {
+                ScaleRefusal::new(Code::InvalidArgument, format!("pod_bytes are no core/v1 Pod: {error}"))
+            })?;
             let hours =
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
             Ok(autoscaling::least_pod_price(&pod, &prices, hours))

@@ -13,8 +13,8 @@ use kube::{
 use kube_ext::error::chain;
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::autoscaling::{
-    ApiCall, ApiResponse, Code, ReplicaChange, ScaleFailure, ScaleRefusal, ScaleRequest, ScaleStep,
-    SetSnapshot, WriteCache, record,
+    ApiCall, ApiResponse, ReplicaChange, ScaleFailure, ScaleRefusal, ScaleRequest, ScaleStep, SetSnapshot,
+    WriteCache, record,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use tokio::{
     task::AbortHandle,
     time::{Instant, timeout, timeout_at},
 };
+use tonic::Code;
 use tracing::{info, warn};
 
 /// Time limit of a scale request: less than the 5 s that cluster-autoscaler waits.
@@ -52,7 +53,7 @@ pub(super) enum ScaleError {
 impl ScaleError {
     pub(super) fn code(&self) -> Code {
         match self {
-            Self::Refused(refusal) => refusal.code(),
+            Self::Refused(refusal) => Code::from_i32(refusal.code as i32),
             Self::Late { .. } => Code::DeadlineExceeded,
             Self::Failed { failure: ScaleFailure::Refused, source, .. } => match source.as_deref() {
                 Some(kube::Error::Api(status)) if status.code == 403 => Code::PermissionDenied,
@@ -120,7 +121,7 @@ impl Writer {
     pub(super) async fn settle_all(&self) -> Result<(), ScaleError> {
         for (set, entry) in self.unsettled() {
             let nothing = |_: &SetSnapshot| Ok(None);
-            let unknown = || Err(ScaleRefusal::NoGroup(String::new()));
+            let unknown = || Err(ScaleRefusal::no_group(""));
             let deadline = Instant::now() + SCALE_LIMIT;
             match self.run(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await {
                 // The set is no group any more: nothing is left to settle.

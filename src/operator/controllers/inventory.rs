@@ -20,11 +20,11 @@ const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 
 /// Registers the gauges of Nodes.
 pub fn register_nodes(registry: &Registry, nodes: Arc<Cache<NodeView>>) -> Result<(), Error> {
-    let stages = NodeStage::ALL.map(|stage| [stage.name()]);
+    let stages = NodeStage::ALL.map(|stage| [stage.into()]);
     let name = ("kube_node_nodes", "Nodes of NodeClasses, by their stage");
     computed(registry, name, ["stage"], stages, move |gauges| {
         for node in nodes.all().iter().filter(|node| node.class().is_some()) {
-            gauges.with_label_values(&[node.stage().name()]).inc();
+            gauges.with_label_values(&[<&str>::from(node.stage())]).inc();
         }
     })
 }

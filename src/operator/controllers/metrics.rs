@@ -10,6 +10,7 @@ use kube_ext::{
 };
 use kube_node_planner::{disruption::DisruptionReason, wait::NodeWait};
 use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+use strum::VariantNames as _;
 
 use super::pod_cidrs;
 
@@ -52,7 +53,7 @@ impl Metrics {
                 registry,
                 ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
                 ["reason"],
-                NodeWait::REASONS.map(|reason| [reason]),
+                NodeWait::reasons().map(|reason| [reason]),
             )?,
             nodes_created: counters(
                 registry,
@@ -70,7 +71,7 @@ impl Metrics {
                 registry,
                 ("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
                 ["cause"],
-                DisruptionReason::ALL.map(|cause| [cause.reason()]),
+                DisruptionReason::VARIANTS.iter().map(|cause| [*cause]),
             )?,
         })
     }
@@ -106,7 +107,7 @@ impl Metrics {
 
     /// Counts a Node that was deleted to be replaced.
     pub(super) fn node_replaced(&self, cause: DisruptionReason) {
-        self.nodes_replaced.with_label_values(&[cause.reason()]).inc();
+        self.nodes_replaced.with_label_values(&[<&str>::from(cause)]).inc();
     }
 
     /// Counts a Node deletion that was sent, by its result.

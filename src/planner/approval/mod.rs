@@ -9,10 +9,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 pub use subject::{Subject, SubjectError};
 
@@ -98,7 +95,7 @@ impl Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeServer {
     /// A provider in this process, for machines whose identity starts with a token of this `ServiceAccount`.
-    Own(Account),
+    Dedicated(Account),
     /// A provider in this process, for machines that share an identity.
     Shared,
     /// No provider in this process.
@@ -126,38 +123,33 @@ pub struct Denial {
 }
 
 /// Kind of requester.
-enum Asker<'a> {
-    /// A machine without a certificate, with the token's account and binding.
-    Token(Account, Result<Binding<'a>, Denial>),
+enum Requester<'a> {
+    /// A machine without a certificate: the token's account, and name and UID of the Node that it is bound to.
+    Token(Account, Result<(&'a str, &'a str), Denial>),
     /// A node with its own certificate.
     Node(&'a str),
-    Somebody,
-}
-
-/// Node that a token is bound to.
-#[derive(Clone, Copy)]
-struct Binding<'a> {
-    node: &'a str,
-    uid: &'a str,
+    Other,
 }
 
 /// The Node to read before [`decide`]; None if no Node would change the decision.
 #[must_use]
 pub fn node_of(request: &CertificateRequest) -> Option<&str> {
-    match asker(request) {
-        Asker::Token(_, Ok(binding)) => Some(binding.node),
-        Asker::Node(node) => Some(node),
-        Asker::Token(_, Err(_)) | Asker::Somebody => None,
+    match requester(request) {
+        Requester::Token(_, Ok((node, _))) => Some(node),
+        Requester::Node(node) => Some(node),
+        Requester::Token(_, Err(_)) | Requester::Other => None,
     }
 }
 
 /// Decides on a request; `node` is the Node that [`node_of`] named, None if it does not exist.
 #[must_use]
 pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision {
-    let checked = match asker(request) {
-        Asker::Somebody => return CsrDecision::Ignore,
-        Asker::Token(account, binding) => binding.and_then(|binding| begins(request, account, binding, node)),
-        Asker::Node(name) => match node.filter(|node| matches!(node.server, NodeServer::Own(_))) {
+    let checked = match requester(request) {
+        Requester::Other => return CsrDecision::Ignore,
+        Requester::Token(account, binding) => {
+            binding.and_then(|binding| begins(request, account, binding, node))
+        }
+        Requester::Node(name) => match node.filter(|node| matches!(node.server, NodeServer::Dedicated(_))) {
             Some(node) => asks_for(request, name).and_then(|()| has_machine(name, node)),
             None => return CsrDecision::Ignore,
         },
@@ -170,22 +162,23 @@ pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision 
     }
 }
 
-fn asker(request: &CertificateRequest) -> Asker<'_> {
+fn requester(request: &CertificateRequest) -> Requester<'_> {
     if request.signer != SIGNER {
-        return Asker::Somebody;
+        return Requester::Other;
     }
     if let Some(account) = Account::ALL.into_iter().find(|account| request.username == account.user()) {
-        return Asker::Token(account, binding(request));
+        return Requester::Token(account, binding(request));
     }
     match request.username.strip_prefix(USER_PREFIX) {
         Some(node) if !node.is_empty() && request.groups.iter().any(|group| group == GROUP) => {
-            Asker::Node(node)
+            Requester::Node(node)
         }
-        _ => Asker::Somebody,
+        _ => Requester::Other,
     }
 }
 
-fn binding(request: &CertificateRequest) -> Result<Binding<'_>, Denial> {
+/// Name and UID of the Node that the token is bound to.
+fn binding(request: &CertificateRequest) -> Result<(&str, &str), Denial> {
     // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could pose as its Node.
     deny_if(request.extra.contains_key(EXTRA_POD_NAME), "TokenOfPod", || {
         "the token is bound to a pod: only one that is bound to a Node counts".to_owned()
@@ -194,23 +187,22 @@ fn binding(request: &CertificateRequest) -> Result<Binding<'_>, Denial> {
         Some([value]) if !value.is_empty() => Ok(value.as_str()),
         _ => Err(denial("TokenNotBound", "the token is not bound to a Node")),
     };
-    Ok(Binding { node: one(EXTRA_NODE_NAME)?, uid: one(EXTRA_NODE_UID)? })
+    Ok((one(EXTRA_NODE_NAME)?, one(EXTRA_NODE_UID)?))
 }
 
 fn begins(
     request: &CertificateRequest,
     account: Account,
-    binding: Binding<'_>,
+    (name, uid): (&str, &str),
     node: Option<&Node>,
 ) -> Result<(), Denial> {
-    let Binding { node: name, uid } = binding;
     asks_for(request, name)?;
     let node = node.ok_or_else(|| denial("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
     deny_if(node.uid != uid, "NodeReplaced", || {
         format!("Node {name} has another UID than the token: the one with {uid} is gone")
     })?;
     match node.server {
-        NodeServer::Own(own) => {
+        NodeServer::Dedicated(own) => {
             deny_if(own != account, "OtherAccount", || {
                 format!("the machine of Node {name} asks by a token of {}, and of no other", own.name())
             })?;
@@ -233,9 +225,9 @@ fn has_machine(name: &str, node: &Node) -> Result<(), Denial> {
 fn asks_for(request: &CertificateRequest, node: &str) -> Result<(), Denial> {
     let subject =
         request.subject.as_ref().map_err(|error| denial("Unreadable", format!("the request {error}")))?;
-    let wanted = format!("{USER_PREFIX}{node}");
-    deny_if(subject.common_names != [wanted.as_str()], "OtherName", || {
-        format!("it asks for the name {}, where {wanted} asks", shown(&subject.common_names))
+    let user = format!("{USER_PREFIX}{node}");
+    deny_if(subject.common_names != [user.as_str()], "OtherName", || {
+        format!("it asks for the name {}, where {user} asks", shown(&subject.common_names))
     })?;
     deny_if(subject.organizations != [GROUP], "OtherGroups", || {
         format!("it asks for the groups {}: only {GROUP} is granted", shown(&subject.organizations))
@@ -247,8 +239,8 @@ fn asks_for(request: &CertificateRequest, node: &str) -> Result<(), Denial> {
     ] {
         deny_if(is_wrong, reason, || message.to_owned())?;
     }
-    let usages: BTreeSet<&str> = request.usages.iter().map(String::as_str).collect();
-    let is_exact = usages == BTreeSet::from(USAGES) && request.usages.len() == USAGES.len();
+    let is_exact = request.usages.len() == USAGES.len()
+        && USAGES.iter().all(|usage| request.usages.iter().any(|own| own == usage));
     deny_if(!is_exact, "OtherUsages", || {
         format!("it asks for the usages {}: only {} are granted", shown(&request.usages), shown(&USAGES))
     })?;
@@ -265,9 +257,8 @@ fn deny_if(wrong: bool, reason: &'static str, message: impl FnOnce() -> String) 
     if wrong { Err(denial(reason, message())) } else { Ok(()) }
 }
 
-/// Some of the requester's words, for people; the requester chooses them, so they are truncated.
-fn shown<T: AsRef<str>>(words: &[T]) -> String {
-    let shown: Vec<String> =
-        words.iter().take(4).map(|word| word.as_ref().chars().take(64).collect()).collect();
-    format!("{shown:?}")
+/// Some texts of the requester, for people; the requester chooses them, so they are truncated.
+fn shown<T: AsRef<str>>(texts: &[T]) -> String {
+    let shown = texts.iter().take(4).map(|text| text.as_ref().chars().take(64).collect());
+    format!("{:?}", shown.collect::<Vec<String>>())
 }

@@ -54,7 +54,7 @@ fn renewal() -> CertificateRequest {
 }
 
 fn node() -> Node {
-    Node { uid: UID.to_owned(), server: NodeServer::Own(Account::Pods), has_machine: true }
+    Node { uid: UID.to_owned(), server: NodeServer::Dedicated(Account::Pods), has_machine: true }
 }
 
 fn reason(request: &CertificateRequest, node: Option<&Node>) -> &'static str {
@@ -77,7 +77,7 @@ fn honest_requests_are_approved() {
 fn a_machine_begins_with_a_token_of_its_own_kind_alone() {
     for (account, other) in [(Account::Pods, Account::Hollow), (Account::Hollow, Account::Pods)] {
         let request = CertificateRequest { username: account.user(), ..first() };
-        let of = |account| Node { server: NodeServer::Own(account), ..node() };
+        let of = |account| Node { server: NodeServer::Dedicated(account), ..node() };
         assert_eq!(decide(&request, Some(&of(account))), CsrDecision::Approve);
         assert_eq!(reason(&request, Some(&of(other))), "OtherAccount");
         assert_eq!(decide(&renewal(), Some(&of(account))), CsrDecision::Approve, "later it asks by itself");

@@ -22,7 +22,7 @@ pub use instance::{
 pub use price::{ClassPrice, HOUR, hours, least_pod_price, node_price};
 pub use refusal::{Code, ScaleRefusal};
 pub use scale_request::{ApiCall, ApiResponse, ScaleFailure, ScaleRequest, ScaleStep};
-pub use sizing::{ReplicaChange, VictimState, Wanted, decrease, delete, increase, resolve};
+pub use sizing::{NodeRef, ReplicaChange, VictimState, decrease, delete, increase, resolve};
 pub use template::{Blueprint, gpu_types, node};
 pub use write_cache::{MOST_VICTIMS, SetSnapshot, WriteCache, record, victims};
 

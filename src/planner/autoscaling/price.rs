@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_pb::api::core::v1::Pod;
 use kube_node_api::Resources;
 
-use super::ScaleRefusal;
+use super::{Code, ScaleRefusal};
 use crate::quantity;
 
 /// Seconds per hour.
@@ -24,15 +24,20 @@ pub struct ClassPrice<'a> {
 pub fn hours(start: Option<f64>, end: Option<f64>) -> Result<f64, ScaleRefusal> {
     match (start, end) {
         (Some(start), Some(end)) if end >= start => Ok((end - start) / HOUR),
-        _ => Err(ScaleRefusal::NoSpan),
+        _ => Err(ScaleRefusal::new(
+            Code::InvalidArgument,
+            "a price needs a span of time: the end is before the start, or one of them is missing",
+        )),
     }
 }
 
 /// Price of a node of a class for this number of hours.
 pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64, ScaleRefusal> {
-    let price: f64 =
-        an_hour.and_then(|text| text.parse().ok()).ok_or_else(|| ScaleRefusal::NoPrice(class.to_owned()))?;
-    Ok(price * hours)
+    let price: Option<f64> = an_hour.and_then(|text| text.parse().ok());
+    price.map(|price| price * hours).ok_or_else(|| {
+        let message = format!("NodeClass {class} has no spec.price: write for example price: \"0.25\"");
+        ScaleRefusal::new(Code::FailedPrecondition, message)
+    })
 }
 
 /// Minimum price of a pod: the cheapest share of a node, by the pod's scarcest resource. 0 if no node with a price has
@@ -47,9 +52,9 @@ pub fn least_pod_price(pod: &Pod, prices: &[ClassPrice<'_>], hours: f64) -> f64 
 /// Share of a node that the requests fill; None if the node lacks a requested resource.
 fn share(requests: &BTreeMap<&str, i128>, capacity: &Resources) -> Option<f64> {
     let mut greatest = 0.0_f64;
-    for (name, asked) in requests {
+    for (name, requested) in requests {
         let has = quantity::nanos(capacity.get(*name)?).ok().filter(|has| *has > 0)?;
-        greatest = greatest.max(*asked as f64 / has as f64);
+        greatest = greatest.max(*requested as f64 / has as f64);
     }
     Some(greatest)
 }

@@ -134,7 +134,7 @@ impl ScaleRequest {
         let live = match (std::mem::take(&mut self.doing), heard) {
             (_, ApiResponse::NoGroup) => {
                 memory.forget();
-                return ScaleStep::Refused(ScaleRefusal::NoGroup(group.to_owned()));
+                return ScaleStep::Refused(ScaleRefusal::no_group(group));
             }
             (Doing::Nothing, _) if memory.unsettled().is_some() => {
                 return self.ask(Doing::Settling, ApiCall::Read);

@@ -110,5 +110,5 @@ fn a_lost_answer_is_followed_to_its_end() {
     assert_eq!(of(vec![ApiResponse::Nothing, other]).0, ScaleStep::Failed(ScaleFailure::Open));
     // The set is gone.
     let (end, _, open) = of(vec![ApiResponse::Nothing, ApiResponse::NoGroup]);
-    assert_eq!((end, open), (ScaleStep::Refused(ScaleRefusal::NoGroup("s".to_owned())), false));
+    assert_eq!((end, open), (ScaleStep::Refused(ScaleRefusal::no_group("s")), false));
 }

@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use super::{GroupNode, MOST_VICTIMS, ScaleRefusal, SetSnapshot};
+use super::{Code, GroupNode, MOST_VICTIMS, ScaleRefusal, SetSnapshot};
 
 /// One write of the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +24,21 @@ impl ReplicaChange {
 
 /// A Node that a scale request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct NodeRef<'a> {
     /// The providerID; empty if the sender does not know it.
     pub provider_id: &'a str,
     /// The Node's name, or the providerID if the sender has never seen the Node.
     pub name: &'a str,
+}
+
+impl NodeRef<'_> {
+    /// Checks that the request has a providerID or a name.
+    pub fn check(self) -> Result<(), ScaleRefusal> {
+        let nameless = self.provider_id.is_empty() && self.name.is_empty();
+        let refusal =
+            || ScaleRefusal::new(Code::InvalidArgument, "a node has neither a providerID nor a name");
+        if nameless { Err(refusal()) } else { Ok(()) }
+    }
 }
 
 /// Resolution of a named Node.
@@ -55,41 +65,51 @@ pub enum VictimState<'a> {
 ///
 /// `by_id` and `by_name` look up a Node; `id_of` returns its providerID.
 pub fn resolve<N>(
-    wanted: Wanted<'_>,
+    wanted: NodeRef<'_>,
     by_id: impl FnOnce(&str) -> Option<N>,
     by_name: impl FnOnce(&str) -> Option<N>,
     id_of: impl FnOnce(&N) -> Option<String>,
 ) -> Result<Option<N>, ScaleRefusal> {
-    let Wanted { provider_id, name } = wanted;
-    if provider_id.is_empty() && name.is_empty() {
-        return Err(ScaleRefusal::Nameless);
+    wanted.check()?;
+    let NodeRef { provider_id, name } = wanted;
+    if provider_id.is_empty() {
+        return Ok(by_name(name));
     }
-    if !provider_id.is_empty()
-        && let Some(node) = by_id(provider_id)
-    {
+    if let Some(node) = by_id(provider_id) {
         return Ok(Some(node));
     }
-    let Some(node) = by_name(name) else { return Ok(None) };
-    match id_of(&node) {
-        Some(has) if !provider_id.is_empty() && has != provider_id => {
-            Err(ScaleRefusal::OtherId { name: name.to_owned(), has, said: provider_id.to_owned() })
+    let node = by_name(name);
+    match node.as_ref().and_then(id_of) {
+        Some(own) if own != provider_id => {
+            let message = format!("node {name} has the providerID {own:?}, not {provider_id:?}");
+            Err(ScaleRefusal::new(Code::InvalidArgument, message))
         }
-        _ => Ok(Some(node)),
+        _ => Ok(node),
     }
 }
 
 /// Raises the replicas by `delta`.
 pub fn increase(snapshot: &SetSnapshot, delta: i32) -> Result<ReplicaChange, ScaleRefusal> {
     if delta <= 0 {
-        return Err(ScaleRefusal::Delta { delta, wanted: "a group grows by 1 or more" });
+        return Err(wrong_delta(delta, "a group grows by 1 or more"));
     }
     let SetSnapshot { bounds, replicas, .. } = *snapshot;
     match replicas.checked_add(delta) {
         Some(sum) if sum <= bounds.max => {
             Ok(ReplicaChange { replicas: sum, victims: snapshot.victims.clone() })
         }
-        _ => Err(ScaleRefusal::AboveMax { replicas, delta, max: bounds.max }),
+        _ => Err(ScaleRefusal::new(
+            Code::OutOfRange,
+            format!(
+                "{replicas} replicas and {delta} more are beyond {}, by maxReplicas or by the limits.nodes of the NodeClass",
+                bounds.max
+            ),
+        )),
     }
+}
+
+fn wrong_delta(delta: i32, expected: &str) -> ScaleRefusal {
+    ScaleRefusal::new(Code::InvalidArgument, format!("a delta of {delta}: {expected}"))
 }
 
 /// Removes exactly these Nodes; None if all of them are already going.
@@ -104,16 +124,14 @@ pub fn delete(
     targets: &[VictimState<'_>],
 ) -> Result<Option<ReplicaChange>, ScaleRefusal> {
     if targets.len() > MOST_VICTIMS {
-        return Err(ScaleRefusal::TooMany { asked: targets.len(), most: MOST_VICTIMS });
+        return Err(ScaleRefusal::too_many(targets.len()));
     }
     let mut victims = snapshot.victims.clone();
     for target in targets {
         match *target {
             VictimState::Gone | VictimState::Ours { leaving: true, .. } => {}
             VictimState::Ours { uid, .. } => drop(victims.insert(uid.to_owned())),
-            VictimState::Foreign { name } => {
-                return Err(ScaleRefusal::Foreign { node: name.to_owned(), set: set.to_owned() });
-            }
+            VictimState::Foreign { name } => return Err(ScaleRefusal::foreign(name, set)),
         }
     }
     let new = victims.len() - snapshot.victims.len();
@@ -121,14 +139,19 @@ pub fn delete(
         return Ok(None);
     }
     if victims.len() > MOST_VICTIMS {
-        return Err(ScaleRefusal::TooMany { asked: victims.len(), most: MOST_VICTIMS });
+        return Err(ScaleRefusal::too_many(victims.len()));
     }
     let SetSnapshot { bounds, replicas, .. } = *snapshot;
     let above = staying.saturating_sub(usize::try_from(replicas).unwrap_or(0));
     let fewer = i32::try_from(new.saturating_sub(above)).ok().and_then(|fewer| replicas.checked_sub(fewer));
     match fewer.filter(|fewer| *fewer >= bounds.min.max(0) || *fewer == replicas) {
         Some(replicas) => Ok(Some(ReplicaChange { replicas, victims })),
-        None => Err(ScaleRefusal::BelowMin { replicas, victims: new, min: bounds.min }),
+        None => {
+            let min = bounds.min;
+            let message =
+                format!("{replicas} replicas without {new} nodes are fewer than minReplicas ({min})");
+            Err(ScaleRefusal::new(Code::FailedPrecondition, message))
+        }
     }
 }
 
@@ -141,23 +164,24 @@ pub fn decrease(
     delta: i32,
 ) -> Result<ReplicaChange, ScaleRefusal> {
     if delta >= 0 {
-        return Err(ScaleRefusal::Delta { delta, wanted: "a group is given up by -1 or less" });
+        return Err(wrong_delta(delta, "a group is given up by -1 or less"));
     }
     let staying = || machines.iter().filter(|machine| !machine.goes(&snapshot.victims));
     let replicas = usize::try_from(snapshot.replicas).unwrap_or(0);
     let may = usize::try_from(snapshot.replicas.saturating_sub(snapshot.bounds.min)).unwrap_or(0);
     // New Nodes of a rollout, which exist before the old ones go, are no waiting replicas.
     let without = replicas.saturating_sub(staying().filter(|machine| machine.started).count());
-    let asked = usize::try_from(delta.unsigned_abs()).unwrap_or(usize::MAX).min(may).min(without);
+    let requested = usize::try_from(delta.unsigned_abs()).unwrap_or(usize::MAX).min(may).min(without);
     let missing = replicas.saturating_sub(staying().count());
     let mut waiting: Vec<&GroupNode<'_>> = staying().filter(|machine| !machine.started).collect();
     waiting.sort_by_key(|machine| (machine.has_kubelet, Reverse(machine.created), machine.name));
-    let room = MOST_VICTIMS.saturating_sub(snapshot.victims.len());
-    let named = if rollout { 0 } else { asked.saturating_sub(missing).min(room) };
-    let chosen: Vec<String> = waiting.into_iter().take(named).map(|machine| machine.uid.to_owned()).collect();
-    let taken = asked.min(missing) + chosen.len();
+    let left = MOST_VICTIMS.saturating_sub(snapshot.victims.len());
+    let count = if rollout { 0 } else { requested.saturating_sub(missing).min(left) };
+    let chosen: Vec<String> = waiting.into_iter().take(count).map(|machine| machine.uid.to_owned()).collect();
+    let taken = requested.min(missing) + chosen.len();
     if taken == 0 {
-        return Err(ScaleRefusal::NothingToTake);
+        let message = "all replicas that may go have a machine: delete the nodes by name instead";
+        return Err(ScaleRefusal::new(Code::FailedPrecondition, message));
     }
     let victims = snapshot.victims.iter().cloned().chain(chosen).collect();
     let fewer = snapshot.replicas.saturating_sub(i32::try_from(taken).unwrap_or(i32::MAX));

@@ -36,12 +36,13 @@ pub struct Blueprint<'a> {
 pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefusal> {
     let Blueprint { set, class, revision, machine, template } = blueprint;
     if machine.capacity.is_empty() {
-        return Err(ScaleRefusal::NoTemplate(format!(
+        return Err(ScaleRefusal::no_template(format!(
             "NodeClass {class} has no capacity, so what a node of {set} would have is not known: write it"
         )));
     }
-    let (capacity, allocatable) =
-        machine.amounts().map_err(|error| ScaleRefusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
+    let (capacity, allocatable) = machine
+        .amounts()
+        .map_err(|error| ScaleRefusal::no_template(format!("NodeClass {class}: {error}")))?;
     let name = format!("{set}-template");
     let origin = NodeOrigin {
         name: &name,
@@ -53,7 +54,8 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefus
         hosts: machine.hosts(),
         load: machine.load(),
         provider_id: None,
-        owner: node_builder::Owner { api_version: "", uid: "" },
+        owner_api_version: "",
+        owner_uid: "",
         pod_cidr: None,
         cluster_size: 0,
     };

@@ -114,7 +114,7 @@ impl Approver {
             Some((provider, Some(account))) => {
                 let machine = provider.exists(&MachineId::of(&view)).await?;
                 let works = |stage| matches!(stage, Stage::Starting | Stage::Up);
-                (NodeServer::Own(account), machine.is_some_and(|machine| works(machine.stage)))
+                (NodeServer::Dedicated(account), machine.is_some_and(|machine| works(machine.stage)))
             }
         };
         let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };

@@ -97,12 +97,13 @@ impl NodeController {
         let (mut blocked, mut failed) = (Vec::new(), None);
         while let Some((pod, result)) = results.next().await {
             let Err(error) = result else { continue };
-            if let Some(said) = error.disruption_budget() {
-                blocked.push(Blockage { obstacle: Obstacle::Budget, pod, said });
+            if let Some(message) = error.disruption_budget() {
+                blocked.push(Blockage { obstacle: Obstacle::PodDisruptionBudget, pod, message });
             } else if is_past(&error) || error.is_in_leaving_namespace() {
                 // The pod leaves by itself.
             } else if error.is_final() {
-                blocked.push(Blockage { obstacle: Obstacle::Refused, pod, said: error.server_message() });
+                let message = error.server_message();
+                blocked.push(Blockage { obstacle: Obstacle::EvictionRefused, pod, message });
             } else {
                 failed = Some(error);
             }

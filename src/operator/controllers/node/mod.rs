@@ -129,10 +129,10 @@ impl NodeController {
         let reported = self.report_machine(&observed).await;
         let applied = self.apply(&observed, &plan).await;
         let waits_for = match &applied {
-            _ if observed.waits_for_room() => Some(NodeWait::Room),
-            Err(ReconcileError::Provider(error)) if error.is_out_of_resources() => Some(NodeWait::Room),
+            _ if observed.waits_for_room() => Some(NodeWait::OutOfResources),
+            Err(ReconcileError::Provider(error)) if error.is_out_of_resources() => Some(NodeWait::OutOfResources),
             Err(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
-                Some(NodeWait::Refused { said: error.chain() })
+                Some(NodeWait::WriteRefused { message: error.chain() })
             }
             // Only now the disruption budgets that block evictions are known.
             applied => {

@@ -74,7 +74,7 @@ impl NodeController {
         let in_the_way = last.as_ref().map_or(shown.is_some(), |last| !last.status);
         let lasts = Timestamp::now().duration_since(drain_began(node));
         let lasts = Duration::try_from(lasts).unwrap_or_default();
-        let Some(update) = wait.says(in_the_way, lasts) else { return Ok(()) };
+        let Some(update) = wait.drained(in_the_way, lasts) else { return Ok(()) };
         if last.as_ref() == Some(&update) {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl NodeController {
     pub(super) async fn report_machine(&self, observed: &Observed) -> Result<(), ReconcileError> {
         let node = &observed.node;
         if let Some(back_off) = &observed.back_off {
-            return self.report_obstacle(node, NodeWait::BackOff.reason(), &back_off.message).await;
+            return self.report_obstacle(node, NodeWait::MachineBackOff.reason(), &back_off.message).await;
         }
         let condition = node.condition(names::CONDITION_MACHINE);
         match &observed.existing {

@@ -138,7 +138,7 @@ impl NodeSetController {
                     self.expectations(&observed.name, |expectations| expectations.refused(&name));
                     refused = Some(error.chain());
                 }
-                Err(error) => applied.failed(Write::Create.reason(), &error),
+                Err(error) => applied.failed(Write::Create.into(), &error),
             }
         }
         let (now, intent) = (Timestamp::now(), blueprint.intent());
@@ -193,7 +193,8 @@ impl NodeSetController {
             machine_type: blueprint.machine.machine_type.as_deref(),
             hosts: blueprint.machine.hosts(),
             load: blueprint.machine.load(),
-            owner: node_builder::Owner { api_version: &NodeSet::api_version(&()), uid: &observed.uid },
+            owner_api_version: &NodeSet::api_version(&()),
+            owner_uid: &observed.uid,
             pod_cidr,
             cluster_size,
         };

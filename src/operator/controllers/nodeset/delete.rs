@@ -43,7 +43,7 @@ impl NodeSetController {
             // The next plan passes over a Node whose deletion was refused, and may choose another one.
             applied.more |= result.as_ref().is_err_and(ApiError::is_final);
             if let Some(cause) = cause.filter(|_| result.is_ok()) {
-                info!(node = &*node.name, cause = cause.reason(), "replaced");
+                info!(node = &*node.name, cause = <&str>::from(cause), "replaced");
                 self.context.metrics.node_replaced(cause);
             }
         }
