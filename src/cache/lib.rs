@@ -39,7 +39,7 @@ pub use pod_spec::{
     Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
     RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount,
 };
-pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
+pub use pod_status::{BACK_OFF, ContainerState, ContainerView, PodCondition, PodStatus, Qos, Terminated};
 pub use reflect::{ReflectError, run, run_protobuf};
 pub use resource_list::ResourceList;
 pub use version::Written;
@@ -97,7 +97,7 @@ pub struct Cache<V> {
     /// Number of the last complete list.
     list_complete: AtomicU64,
     /// Notified when a new list is wanted.
-    anew: Notify,
+    relist_wanted: Notify,
 }
 
 /// Counters of wanted lists: a list that began before the last one was wanted does not count.
@@ -122,7 +122,7 @@ impl<V: View> Default for Cache<V> {
             in_sync: AtomicBool::new(false),
             lists_begun: AtomicU64::new(0),
             list_complete: AtomicU64::new(0),
-            anew: Notify::new(),
+            relist_wanted: Notify::new(),
         }
     }
 }
@@ -144,7 +144,7 @@ impl<V: View> Cache<V> {
         lists.wanted += 1;
         self.in_sync.store(false, Ordering::Release);
         drop(lists);
-        self.anew.notify_one();
+        self.relist_wanted.notify_one();
     }
 
     /// The object with this key.

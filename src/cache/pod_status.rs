@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube_node_api::GoDuration;
 use prost::Message;
 use serde::Deserialize;
+use strum::EnumString;
 
 use super::{
     InternedStr, intern,
@@ -53,7 +54,7 @@ impl PodStatus {
 }
 
 /// Class of service of a pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, EnumString)]
 pub enum Qos {
     /// Requests nothing.
     #[default]
@@ -62,17 +63,6 @@ pub enum Qos {
     Burstable,
     /// Requests equal its limits.
     Guaranteed,
-}
-
-impl Qos {
-    fn named(name: &str) -> Option<Self> {
-        match name {
-            "BestEffort" => Some(Self::BestEffort),
-            "Burstable" => Some(Self::Burstable),
-            "Guaranteed" => Some(Self::Guaranteed),
-            _ => None,
-        }
-    }
 }
 
 /// A condition of a pod, pruned.
@@ -104,7 +94,7 @@ pub struct ContainerView {
     /// Current state.
     pub state: ContainerState,
     /// Previous end, of a container that has started again or is about to.
-    pub last: Option<Box<Ended>>,
+    pub last: Option<Box<Terminated>>,
 }
 
 /// State of a container.
@@ -122,13 +112,13 @@ pub enum ContainerState {
         /// Start time.
         since: Option<Timestamp>,
     },
-    /// Terminated.
-    Ended(Ended),
+    /// WireTerminated.
+    Terminated(Terminated),
 }
 
 /// End of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct Terminated {
     /// Exit code.
     pub exit_code: i32,
     /// Reason, as one word.
@@ -193,7 +183,7 @@ struct WireState {
     #[prost(message, optional, tag = "2")]
     running: Option<Running>,
     #[prost(message, optional, tag = "3")]
-    terminated: Option<Terminated>,
+    terminated: Option<WireTerminated>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
@@ -217,7 +207,7 @@ struct Running {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct Terminated {
+struct WireTerminated {
     #[prost(int32, tag = "1")]
     exit_code: i32,
     #[prost(string, tag = "3")]
@@ -235,7 +225,7 @@ impl From<WireStatus> for PodStatus {
         let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Box::from);
         Self {
             phase: intern(&status.phase),
-            qos: Qos::named(&status.qos_class).unwrap_or_default(),
+            qos: status.qos_class.parse().unwrap_or_default(),
             observed_generation: status.observed_generation.filter(|generation| *generation != 0),
             conditions: status.conditions.into_iter().map(PodCondition::from).collect(),
             start_time: at(status.start_time),
@@ -264,21 +254,21 @@ impl From<WireContainer> for ContainerView {
         let WireContainer { name, ready, started, restart_count, state, last_state } = container;
         let WireState { waiting, running, terminated } = state.unwrap_or_default();
         let state = match (terminated, running, waiting) {
-            (Some(ended), ..) => ContainerState::Ended(ended.into()),
+            (Some(terminated), ..) => ContainerState::Terminated(terminated.into()),
             (None, Some(Running { started_at }), _) => ContainerState::Running { since: at(started_at) },
             (None, None, waiting) => {
                 let Waiting { reason, message } = waiting.unwrap_or_default();
                 ContainerState::Waiting { reason: intern(&reason), back_off: back_off(&message) }
             }
         };
-        let last = last_state.and_then(|state| state.terminated).map(|ended| Box::new(ended.into()));
+        let last = last_state.and_then(|state| state.terminated).map(|last| Box::new(last.into()));
         Self { name: intern(&name), ready, started, restarts: restart_count, state, last }
     }
 }
 
-impl From<Terminated> for Ended {
-    fn from(ended: Terminated) -> Self {
-        let Terminated { exit_code, reason, started_at, finished_at } = ended;
+impl From<WireTerminated> for Terminated {
+    fn from(terminated: WireTerminated) -> Self {
+        let WireTerminated { exit_code, reason, started_at, finished_at } = terminated;
         Self { exit_code, reason: intern(&reason), started: at(started_at), finished: at(finished_at) }
     }
 }
@@ -320,8 +310,8 @@ mod tests {
         assert_eq!(a.last.as_ref().map(|last| (last.exit_code, &*last.reason)), Some((137, "OOMKilled")));
         let back_off = Some(Duration::from_secs(80));
         assert_eq!(b.state, ContainerState::Waiting { reason: "CrashLoopBackOff".into(), back_off });
-        let ended = Ended { exit_code: 2, finished: Some(time), ..Ended::default() };
-        assert_eq!(c.state, ContainerState::Ended(ended));
+        let terminated = Terminated { exit_code: 2, finished: Some(time), ..Terminated::default() };
+        assert_eq!(c.state, ContainerState::Terminated(terminated));
         assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.7"));
     }
 

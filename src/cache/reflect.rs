@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, error::Error, fmt::Debug, pin::pin, sync::Arc, 
 
 use futures::StreamExt;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, Resource,
     runtime::{
         WatchStreamExt,
         watcher::{self, Event, watcher},
@@ -53,14 +53,18 @@ pub async fn run_protobuf<V: Protobuf>(
     };
     loop {
         tokio::select! {
-            error = hold(&client, &watch, &cache) => return Err(error),
-            () = cache.anew.notified() => {}
+            error = follow_protobuf(&client, &watch, &cache) => return Err(error),
+            () = cache.relist_wanted.notified() => {}
         }
     }
 }
 
 /// Fills `cache` until a permanent failure.
-async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<V>) -> ReflectError {
+async fn follow_protobuf<V: Protobuf>(
+    client: &Client,
+    watch: &WatchRequest,
+    cache: &Cache<V>,
+) -> ReflectError {
     let kind = V::KIND;
     let mut listed: Option<BTreeSet<String>> = None;
     let on_event = |event: WatchEvent<'_>| match event {
@@ -91,31 +95,25 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
-    let kind = K::plural(&()).into_owned();
-    while !follow(&api, &config, &cache, &kind).await? {}
-    Ok(())
+    loop {
+        tokio::select! {
+            ended = follow(&api, &config, &cache) => return ended,
+            () = cache.relist_wanted.notified() => {}
+        }
+    }
 }
 
-/// Fills `cache` until a new list is wanted. Returns true if the watch has ended instead.
-async fn follow<K, V>(
-    api: &Api<K>,
-    config: &watcher::Config,
-    cache: &Cache<V>,
-    kind: &str,
-) -> Result<bool, ReflectError>
+/// Fills `cache` until a permanent failure.
+async fn follow<K, V>(api: &Api<K>, config: &watcher::Config, cache: &Cache<V>) -> Result<(), ReflectError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
     let mut events =
         pin!(watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(watch::vital_backoff()));
+    let kind = K::plural(&());
     let mut listed = BTreeSet::new();
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            () = cache.anew.notified() => return Ok(false),
-        };
-        let Some(event) = event else { return Ok(true) };
+    while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => {
                 listed.clear();
@@ -131,13 +129,14 @@ where
                 listed = BTreeSet::new();
             }
             Ok(Event::Apply(object)) => cache.apply(V::from(object)),
-            Ok(Event::Delete(object)) => cache.remove(&key(&object)),
+            Ok(Event::Delete(object)) => cache.remove(&V::from(object).key()),
             Err(error) => {
                 let code = status_code(&error).filter(|_| !cache.in_sync());
-                go_on(code, kind, error)?;
+                go_on(code, &kind, error)?;
             }
         }
     }
+    Ok(())
 }
 
 /// Returns an error if retrying is pointless; `code` is the HTTP status of a refusal before the first list.
@@ -159,13 +158,6 @@ fn go_on(
         }
     };
     Err(ReflectError { message, source: Box::new(error) })
-}
-
-/// Key of an object, as in [`View::key`].
-fn key<K: Resource<DynamicType = ()>>(object: &K) -> String {
-    object
-        .namespace()
-        .map_or_else(|| object.name_any(), |namespace| format!("{namespace}/{}", object.name_any()))
 }
 
 /// HTTP status of a refusal by the API server.
@@ -195,9 +187,9 @@ mod tests {
     use kube_node_api::NodeClass;
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_watch_in_json_is_made_anew_within_two_minutes() {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let into = Arc::clone(&asked);
+    async fn a_silent_watch_in_json_is_restarted_within_two_minutes() {
+        let watches = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&watches);
         let server = tower::service_fn(move |request: Request<Body>| {
             let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
             let body = if is_watch {
@@ -216,10 +208,10 @@ mod tests {
         });
         let api: Api<CustomObject<NodeClass>> = Api::all(Client::new(server, "default"));
         let cache: Arc<Cache<CustomObject<NodeClass>>> = Arc::default();
-        let kept = timeout(Duration::from_mins(6), run(api, watcher::Config::default(), Arc::clone(&cache)));
-        assert!(kept.await.is_err() && cache.in_sync());
-        let asked = asked.lock();
-        let waits: Vec<u64> = asked.windows(2).map(|two| (two[1] - two[0]).as_secs()).collect();
+        let watch = timeout(Duration::from_mins(6), run(api, watcher::Config::default(), Arc::clone(&cache)));
+        assert!(watch.await.is_err() && cache.in_sync());
+        let watches = watches.lock();
+        let waits: Vec<u64> = watches.windows(2).map(|two| (two[1] - two[0]).as_secs()).collect();
         assert!(waits.len() >= 2 && waits.iter().all(|wait| (115..125).contains(wait)), "{waits:?}");
     }
 }

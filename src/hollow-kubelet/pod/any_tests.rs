@@ -146,7 +146,7 @@ proptest! {
         let [start, since, end, deleted_at] = times;
         (pod.deleted_at, pod.grace_seconds) = (is_deleted.then_some(deleted_at), Some(spans[0]));
         pod.status.start_time = Some(start);
-        let last = Ended { exit_code: 1, reason: "Error".into(), started: Some(since), finished: Some(end) };
+        let last = Terminated { exit_code: 1, reason: "Error".into(), started: Some(since), finished: Some(end) };
         let view = |name: &str, state| ContainerView {
             name: name.into(),
             ready: false,
@@ -157,7 +157,7 @@ proptest! {
         };
         pod.status.containers = [
             view("a", ContainerState::Running { since: Some(since) }),
-            view("b", ContainerState::Ended(last.clone())),
+            view("b", ContainerState::Terminated(last.clone())),
         ].into();
         let context = SyncContext {
             host_ip: HOST,

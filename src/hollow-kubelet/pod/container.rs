@@ -1,7 +1,9 @@
 //! Container statuses: what they show, and how a container ends for good.
 
 use jiff::Timestamp;
-use kube_node_cache::{ContainerState, ContainerView, Ended, InternedStr, PodSpecView, PodStatus, intern};
+use kube_node_cache::{
+    ContainerState, ContainerView, InternedStr, PodSpecView, PodStatus, Terminated, intern,
+};
 
 use super::{reasons, script::KILLED};
 
@@ -22,7 +24,7 @@ pub fn has_begun(container: &ContainerView) -> bool {
 
 /// Returns true if a container ended that may never have been created.
 pub fn is_unknown(container: &ContainerView) -> bool {
-    matches!(&container.state, ContainerState::Ended(end) if &*end.reason == reasons::UNKNOWN)
+    matches!(&container.state, ContainerState::Terminated(end) if &*end.reason == reasons::UNKNOWN)
 }
 
 /// Returns true if a container has come far enough to need the pod's sandbox, which has the address.
@@ -54,17 +56,20 @@ pub fn stop(view: &mut ContainerView, finished: Timestamp, exit_code: i32, has_r
     let end = match &view.state {
         ContainerState::Running { since } => {
             let reason = intern(if exit_code == 0 { reasons::COMPLETED } else { reasons::ERROR });
-            Ended { exit_code, reason, started: *since, finished: Some(finished) }
+            Terminated { exit_code, reason, started: *since, finished: Some(finished) }
         }
         ContainerState::Waiting { .. } => match view.last.take() {
             // The container does not restart, so its last end is final.
             Some(last) => *last,
-            None if has_run => {
-                Ended { exit_code: KILLED, reason: intern(reasons::UNKNOWN), started: None, finished: None }
-            }
+            None if has_run => Terminated {
+                exit_code: KILLED,
+                reason: intern(reasons::UNKNOWN),
+                started: None,
+                finished: None,
+            },
             None => return,
         },
-        ContainerState::Ended(_) => return,
+        ContainerState::Terminated(_) => return,
     };
-    (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
+    (view.ready, view.started, view.state) = (false, false, ContainerState::Terminated(end));
 }

@@ -90,7 +90,7 @@ fn changed(
     // A sidecar ends for good once all regular containers have ended.
     if script.role == Role::Sidecar
         && old.is_some_and(is_running)
-        && matches!(new.state, ContainerState::Ended(_))
+        && matches!(new.state, ContainerState::Terminated(_))
     {
         killing(spec, &mut add);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    Container, ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, intern,
+    Container, ContainerState, ContainerView, InternedStr, PodStatus, PodView, Terminated, intern,
 };
 use kube_node_planner::time;
 
@@ -74,11 +74,11 @@ pub fn advance_pod(
             (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
                 due = due.max(time::after(*since, script.started_after));
             }
-            (ContainerState::Ended(end), Role::Init) if end.exit_code == 0 => {
+            (ContainerState::Terminated(end), Role::Init) if end.exit_code == 0 => {
                 due = due.max(end.finished.unwrap_or(due));
             }
             (state, _) => {
-                failed |= matches!(state, ContainerState::Ended(_));
+                failed |= matches!(state, ContainerState::Terminated(_));
                 is_open = false;
             }
         }
@@ -133,7 +133,7 @@ fn views(specs: &[Container], shown: &[ContainerView], waits_as: &InternedStr) -
 /// Phase that follows from the regular containers, as a kubelet computes it.
 fn phase(regulars: &[ContainerView]) -> &'static str {
     let code = |container: &ContainerView| match &container.state {
-        ContainerState::Ended(end) => Some(end.exit_code),
+        ContainerState::Terminated(end) => Some(end.exit_code),
         _ => None,
     };
     if !regulars.iter().all(has_begun) {
@@ -192,7 +192,7 @@ fn advance(
                 }
                 ended(view, script, end_of(script, since, end));
             }
-            (ContainerState::Ended(end), _) => {
+            (ContainerState::Terminated(end), _) => {
                 if !script.restarts_after(end.exit_code) {
                     return None;
                 }
@@ -222,18 +222,18 @@ fn update_readiness(
     [Some(started), ready].into_iter().flatten().filter(|at| now < *at).min()
 }
 
-fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Ended {
+fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Terminated {
     let (exit_code, reason) = match (script.start_error, script.exit_reason) {
         (Some(_), _) => (START_ERROR_CODE, reasons::START_ERROR),
         (None, Some(reason)) => (script.exit_code, reason),
         (None, None) if script.exit_code == 0 => (0, reasons::COMPLETED),
         (None, None) => (script.exit_code, reasons::ERROR),
     };
-    Ended { exit_code, reason: intern(reason), started: Some(since), finished: end.map(to_seconds) }
+    Terminated { exit_code, reason: intern(reason), started: Some(since), finished: end.map(to_seconds) }
 }
 
 /// Records the end of a container: final, or followed by a restart.
-fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
+fn ended(view: &mut ContainerView, script: &Script<'_>, end: Terminated) {
     view.started = false;
     if script.restarts_after(end.exit_code) {
         view.ready = false;
@@ -242,13 +242,13 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
         view.state = ContainerState::Waiting { reason: intern(reasons::CRASH_LOOP), back_off };
     } else {
         view.ready = script.role == Role::Init && end.exit_code == 0;
-        view.state = ContainerState::Ended(end);
+        view.state = ContainerState::Terminated(end);
     }
 }
 
 /// Back-off of a container that has ended. The previous back-off is the time between its last two runs, so no
 /// state is needed.
-fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
+fn back_off(end: &Terminated, before: Option<&Terminated>) -> Duration {
     let between = |from: Option<Timestamp>, to: Option<Timestamp>| {
         from.zip(to).map_or(Duration::ZERO, |(from, to)| time::passed(from, to))
     };

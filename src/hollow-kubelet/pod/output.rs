@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_api::{ContainerDefaults, names};
-use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodSpecView, PodView};
+use kube_node_cache::{Container, ContainerState, ContainerView, PodSpecView, PodView, Terminated};
 
 use super::{
     reasons,
@@ -107,8 +107,8 @@ pub struct Run {
 }
 
 impl Run {
-    fn of(ended: &Ended) -> Option<Self> {
-        let Ended { started, finished, reason, exit_code: _ } = ended;
+    fn of(ended: &Terminated) -> Option<Self> {
+        let Terminated { started, finished, reason, exit_code: _ } = ended;
         let began = (*started)?;
         Some(Self {
             began,
@@ -130,7 +130,7 @@ impl Run {
     /// This run, identified by its start time, as the container shows it now.
     pub fn again(&self, view: &ContainerView) -> Option<Self> {
         let ended = match &view.state {
-            ContainerState::Ended(ended) => Self::of(ended),
+            ContainerState::Terminated(ended) => Self::of(ended),
             _ => None,
         };
         let last = view.last.as_deref().and_then(Self::of);
@@ -154,7 +154,7 @@ impl Run {
             ContainerState::Running { .. } => Self::current(view).or(last).ok_or_else(|| {
                 format!("container {container:?} in pod {pod:?} is waiting to start - no logs yet")
             }),
-            ContainerState::Ended(ended) => Self::of(ended).or(last).ok_or_else(is_over),
+            ContainerState::Terminated(ended) => Self::of(ended).or(last).ok_or_else(is_over),
             ContainerState::Waiting { reason, .. } => last.ok_or_else(|| {
                 let cause = match &**reason {
                     reasons::PULL_FAILED => "image can't be pulled",
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_run_is_the_one_that_a_kubelet_would_read() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let ended = |from, reason: &str| Ended {
+        let ended = |from, reason: &str| Terminated {
             exit_code: 1,
             reason: reason.into(),
             started: Some(at(from)),
@@ -260,7 +260,7 @@ mod tests {
         view.last = Some(Box::new(ended(7, "Error")));
         assert_eq!(run(&view, false), run(&view, true));
         assert_eq!(running.again(&view).unwrap().ended, Some(at(12)));
-        view.state = ContainerState::Ended(ended(20, "StartError"));
+        view.state = ContainerState::Terminated(ended(20, "StartError"));
         let failed = run(&view, false).unwrap();
         assert!(failed.began == at(20) && !failed.started);
         assert_eq!(run(&view, true).unwrap().began, at(7));

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use kube_node_api::{ContainerDefaults, GoDuration};
 use kube_node_cache::{
-    BACK_OFF, Container, ContainerState, ContainerView, Ended, PodStatus, PodView, TOKEN_VOLUME, VolumeMount,
+    BACK_OFF, Container, ContainerState, ContainerView, PodStatus, PodView, TOKEN_VOLUME, Terminated,
+    VolumeMount,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -107,7 +108,9 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     shown["state"] = match state {
         ContainerState::Waiting { .. } => json!({ "waiting": waiting(pod, spec, view) }),
         ContainerState::Running { since } => json!({ "running": { "startedAt": since } }),
-        ContainerState::Ended(end) => json!({ "terminated": terminated(pod, spec, end, own.as_deref()) }),
+        ContainerState::Terminated(end) => {
+            json!({ "terminated": terminated(pod, spec, end, own.as_deref()) })
+        }
     };
     shown["lastState"] = match last {
         Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run))) }),
@@ -164,8 +167,8 @@ fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
     json!({ "reason": **reason, "message": message })
 }
 
-fn terminated(pod: &PodView, spec: &Container, end: &Ended, id: Option<&str>) -> Value {
-    let Ended { exit_code, reason, started, finished } = end;
+fn terminated(pod: &PodView, spec: &Container, end: &Terminated, id: Option<&str>) -> Value {
+    let Terminated { exit_code, reason, started, finished } = end;
     let mut shown = json!({
         "exitCode": exit_code, "reason": **reason, "startedAt": started, "finishedAt": finished, "containerID": id,
     });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, intern,
+    ContainerState, ContainerView, InternedStr, PodStatus, PodView, RestartPolicy, Terminated, intern,
 };
 use kube_node_planner::time;
 
@@ -33,13 +33,13 @@ pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option
         let status = &mut found.status;
         for view in status.init_containers.iter_mut().chain(&mut status.containers).filter(|view| lost(view))
         {
-            let end = Ended {
+            let end = Terminated {
                 exit_code: LOST_CODE,
                 reason: intern(reasons::LOST),
                 started: latest_start(view),
                 finished: Some(to_seconds(now)),
             };
-            (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
+            (view.ready, view.started, view.state) = (false, false, ContainerState::Terminated(end));
         }
         found
     })
@@ -67,7 +67,7 @@ impl RebootState {
         }
         reboot.is_fresh = !reboot.has_begun(all(&pod.status));
         let found = all(&pod.status).filter_map(|view| match (&view.state, &view.last) {
-            (ContainerState::Ended(end), _) => Some(end),
+            (ContainerState::Terminated(end), _) => Some(end),
             (_, last) => last.as_deref(),
         });
         let lost = found.filter(|end| *end.reason == *reasons::LOST && end.started < Some(reboot.booted));
@@ -97,13 +97,13 @@ impl RebootState {
             return;
         }
         match &view.state {
-            ContainerState::Ended(end)
+            ContainerState::Terminated(end)
                 if script.role == Role::Init || script.restarts_after(end.exit_code) =>
             {
                 view.last = Some(Box::new(end.clone()));
             }
             ContainerState::Waiting { .. } => {}
-            ContainerState::Ended(_) | ContainerState::Running { .. } => return,
+            ContainerState::Terminated(_) | ContainerState::Running { .. } => return,
         }
         view.ready = false;
         view.state = ContainerState::Waiting { reason: InternedStr::clone(waits_as), back_off: None };
@@ -114,7 +114,7 @@ impl RebootState {
 fn latest_start(view: &ContainerView) -> Option<Timestamp> {
     match (&view.state, &view.last) {
         (ContainerState::Running { since }, _) => *since,
-        (ContainerState::Ended(end), _) => end.started.or(end.finished),
+        (ContainerState::Terminated(end), _) => end.started.or(end.finished),
         (ContainerState::Waiting { .. }, last) => last.as_ref().and_then(|end| end.started.or(end.finished)),
     }
 }

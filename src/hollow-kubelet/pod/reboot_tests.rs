@@ -61,13 +61,13 @@ fn advance_pod(mut pod: PodView, from: i64, to: i64) -> (PodView, Vec<String>) {
 
 /// State, restarts, and end of the previous run, of each container.
 fn shows(pod: &PodView) -> Vec<String> {
-    let end = |end: &Ended| format!("{} {}", end.reason, end.exit_code);
+    let end = |end: &Terminated| format!("{} {}", end.reason, end.exit_code);
     let all = pod.status.init_containers.iter().chain(&pod.status.containers);
     all.map(|view| {
         let state = match &view.state {
             ContainerState::Waiting { reason, .. } => reason.to_string(),
             ContainerState::Running { .. } => if view.ready { "Ready" } else { "Running" }.to_owned(),
-            ContainerState::Ended(ended) => end(ended),
+            ContainerState::Terminated(ended) => end(ended),
         };
         let last = view.last.as_deref().map(end).unwrap_or_default();
         format!("{state}, {}, {last}", view.restarts)
@@ -89,7 +89,7 @@ fn containers_end_with_the_machine_and_start_again_in_a_new_sandbox() {
         assert!(!is_true(&found, lost), "{lost}");
     }
     assert!(reasons.is_empty(), "{reasons:?}");
-    let ContainerState::Ended(end) = &found.status.containers[0].state else { panic!("it ended") };
+    let ContainerState::Terminated(end) = &found.status.containers[0].state else { panic!("it ended") };
     assert_eq!((end.started, end.finished), (Some(at(0)), Some(at(BOOT))));
     let (pod, reasons) = advance_pod(found, BOOT + 1, BOOT + 50);
     assert_eq!(shows(&pod), ["Ready, 1, Unknown 255", "Ready, 1, Unknown 255"]);
@@ -169,7 +169,7 @@ fn a_pod_that_leaves_ends_with_the_machine() {
         status
             .containers
             .iter()
-            .all(|view| matches!(&view.state, ContainerState::Ended(end) if end.exit_code == 255))
+            .all(|view| matches!(&view.state, ContainerState::Terminated(end) if end.exit_code == 255))
     );
 }
 

@@ -91,7 +91,7 @@ pub fn stop(
         inits.iter().enumerate().map(|(at, init)| stopped(init, at <= last_begun)).collect();
     let containers: Box<[_]> = regulars.iter().map(|regular| stopped(regular, is_initialized)).collect();
     let succeeded =
-        |view: &ContainerView| matches!(&view.state, ContainerState::Ended(end) if end.exit_code == 0);
+        |view: &ContainerView| matches!(&view.state, ContainerState::Terminated(end) if end.exit_code == 0);
     // A kubelet drops the reason to stop a pod that ended well, unless the reason still applies.
     let has_failed =
         termination.failure == Some(FailureReason::Deadline) || !containers.iter().all(succeeded);

@@ -49,7 +49,7 @@ fn a_hook_takes_its_time_and_a_sidecar_stops_last() {
     assert_eq!(sync_at(&leaving, 10).again, Some(at(19)));
     let status = sync_at(&leaving, 19).status.unwrap();
     let finished = |container: &ContainerView| match &container.state {
-        ContainerState::Ended(end) => end.finished,
+        ContainerState::Terminated(end) => end.finished,
         _ => None,
     };
     let all = status.containers.iter().chain(&status.init_containers).map(finished);

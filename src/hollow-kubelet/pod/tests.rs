@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use kube_node_api::names;
 use kube_node_cache::{
-    Container, ContainerState, ContainerView, Ended, PodCondition, PodSpecView, Probe, Qos, RestartPolicy,
+    Container, ContainerState, ContainerView, PodCondition, PodSpecView, Probe, Qos, RestartPolicy,
+    Terminated,
 };
 
 use super::{conditions::CONDITIONS, events::PendingEvent, *};
@@ -132,7 +133,7 @@ fn does(container: &ContainerView) -> (String, i32) {
         ContainerState::Waiting { reason, .. } => reason.to_string(),
         ContainerState::Running { .. } if container.ready => "Ready".to_owned(),
         ContainerState::Running { .. } => "Running".to_owned(),
-        ContainerState::Ended(end) => format!("{} {}", end.reason, end.exit_code),
+        ContainerState::Terminated(end) => format!("{} {}", end.reason, end.exit_code),
     };
     (word, container.restarts)
 }
@@ -201,9 +202,9 @@ fn a_pod_that_ends_ends_in_time() {
         assert_eq!(&*over.status.phase, phase);
         assert_eq!(shown(&over, "Ready"), ("False", reason));
         assert_eq!(shown(&over, "PodReadyToStartContainers").0, "False");
-        let times = Ended { started: Some(at(0)), finished: Some(at(5)), ..Ended::default() };
+        let times = Terminated { started: Some(at(0)), finished: Some(at(5)), ..Terminated::default() };
         for container in &over.status.containers {
-            let ContainerState::Ended(end) = &container.state else { panic!() };
+            let ContainerState::Terminated(end) = &container.state else { panic!() };
             assert_eq!((end.started, end.finished, container.ready), (times.started, times.finished, false));
             assert_eq!(end.exit_code.to_string(), code);
         }

@@ -101,7 +101,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     use super::*;
-    use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodSpecView, PodStatus};
+    use kube_node_cache::{Container, ContainerState, ContainerView, PodSpecView, PodStatus, Terminated};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -136,7 +136,7 @@ mod tests {
     fn a_pod_counts_from_its_start_on_whatever_its_containers_do() {
         let none = ContainerDefaults::default();
         let running = pod(ContainerState::Running { since: Some(at(110)) });
-        let ended = pod(ContainerState::Ended(Ended::default()));
+        let ended = pod(ContainerState::Terminated(Terminated::default()));
         let (running, ended) = (of_pod(&running, &none).unwrap(), of_pod(&ended, &none).unwrap());
         assert_eq!((running.containers.len(), ended.containers.len()), (2, 1));
         assert_eq!(running.containers[1].1.core_nanos(at(170)), 2_500_000_000);

@@ -130,7 +130,9 @@ impl NodeController {
         let applied = self.apply(&observed, &plan).await;
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::OutOfResources),
-            Err(ReconcileError::Provider(error)) if error.is_out_of_resources() => Some(NodeWait::OutOfResources),
+            Err(ReconcileError::Provider(error)) if error.is_out_of_resources() => {
+                Some(NodeWait::OutOfResources)
+            }
             Err(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
                 Some(NodeWait::WriteRefused { message: error.chain() })
             }
