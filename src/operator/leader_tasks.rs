@@ -65,10 +65,8 @@ pub(super) fn start(
         cluster,
         namespace: options.namespace.clone(),
         image: options.machine_image,
-        api_server: kubemark::ApiServer {
-            url: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
-            ca: options.client.ca(),
-        },
+        server: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
+        ca: options.client.ca(),
         fence: leadership.fence().clone(),
         insecure_credentials: options.insecure_credentials,
     };

@@ -24,14 +24,12 @@ const OURS: [&str; 5] = ["authorization", "cookie", "forwarded", "host", "conten
 const OURS_BEGIN: [&str; 3] = ["impersonate-", "x-remote-", "x-forwarded-"];
 
 /// Headers of a request that go to the API server.
-#[must_use]
 pub fn of_request(headers: &HeaderMap) -> HeaderMap {
     let is_ours = |name: &str| OURS.contains(&name) || OURS_BEGIN.iter().any(|begin| name.starts_with(begin));
     filtered(&of_response(headers), |name| !is_ours(name))
 }
 
 /// Like [`of_request`], for a request whose response is parsed here: plain JSON.
-#[must_use]
 pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
     let mut headers = of_request(headers);
     headers.remove(ACCEPT_ENCODING);
@@ -40,7 +38,6 @@ pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Headers of a response that go to kubemark.
-#[must_use]
 pub fn of_response(headers: &HeaderMap) -> HeaderMap {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let listed: Vec<&str> = values.flat_map(|value| value.split(',').map(str::trim)).collect();

@@ -60,7 +60,6 @@ impl IntoResponse for Refusal {
 }
 
 /// A JSON response.
-#[must_use]
 pub fn json(code: StatusCode, value: &Value) -> Response {
     (code, [(CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }

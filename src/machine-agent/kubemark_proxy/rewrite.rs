@@ -47,22 +47,6 @@ impl ConditionText {
     }
 }
 
-/// The Ready condition as the API server has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadyCondition {
-    status: String,
-    since: Option<Timestamp>,
-}
-
-impl ReadyCondition {
-    /// The Ready condition of a Node.
-    #[must_use]
-    pub fn by(node: &Value) -> Option<Self> {
-        let ready = condition(node, "Ready")?;
-        Some(Self { status: ready["status"].as_str()?.to_owned(), since: since(ready) })
-    }
-}
-
 /// Status that kubemark has reported. Unknown parts default to what kubemark 1.36 reports of a healthy
 /// machine: where that is wrong, kubemark sees a difference and reports it.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,7 +103,6 @@ impl ReportedStatus {
 
     /// Strategic merge patch that makes `node` show the conditions of this behaviour; None if it does
     /// already.
-    #[must_use]
     pub fn correction(&self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Option<Value> {
         let mut desired = self.conditions.clone();
         if behaviour == Behaviour::Reported {
@@ -152,11 +135,12 @@ impl ReportedStatus {
 }
 
 /// Rewrites a status of kubemark to the one that the cluster is to see, for a machine that is not silent.
+/// `shown` is the Ready condition that the API server has.
 pub fn rewrite_written(
     status: &mut Value,
     overrides: &Leaves,
     behaviour: Behaviour,
-    shown: Option<&ReadyCondition>,
+    shown: Option<&Value>,
     now: Timestamp,
 ) {
     put(status, overrides);
@@ -168,13 +152,12 @@ pub fn rewrite_written(
     ConditionText::from(UNHEALTHY).put_into(ready);
     // kubemark sees a status that differs from the API server's, so the transition time is computed here.
     if let Some(shown) = shown {
-        let since = shown.since.filter(|_| shown.status == UNHEALTHY.status).unwrap_or(now);
+        let since = since(shown).filter(|_| shown["status"] == UNHEALTHY.status).unwrap_or(now);
         ready.insert("lastTransitionTime".to_owned(), time(since));
     }
 }
 
 /// Returns true if a kubelet has ever written this Node's status.
-#[must_use]
 pub fn is_posted(node: &Value) -> bool {
     node["status"]["nodeInfo"]["kubeletVersion"].as_str().is_some_and(|version| !version.is_empty())
 }
@@ -198,7 +181,8 @@ fn conditions(status: &mut Value) -> impl Iterator<Item = &mut Value> {
     status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-fn condition<'a>(node: &'a Value, r#type: &str) -> Option<&'a Value> {
+/// A condition of a Node.
+pub fn condition<'a>(node: &'a Value, r#type: &str) -> Option<&'a Value> {
     node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == r#type)
 }
 

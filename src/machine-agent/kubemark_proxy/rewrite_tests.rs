@@ -65,7 +65,7 @@ fn the_first_status_says_what_the_machine_is_to_be() {
 fn an_unhealthy_phase_is_reported_since_the_node_is_not_ready() {
     for (shown, since) in [("False", 7), ("True", 100), ("Unknown", 100)] {
         let mut status = first();
-        let shown = ReadyCondition { status: shown.to_owned(), since: Some(at(7)) };
+        let shown = json!({"status": shown, "lastTransitionTime": at(7)});
         rewrite_written(&mut status, &overrides(), Behaviour::Reported, Some(&shown), at(100));
         let ready = &status["conditions"][0];
         assert!(ConditionText::from(UNHEALTHY).is_in(ready), "{ready}");
@@ -78,7 +78,7 @@ fn an_unhealthy_phase_is_reported_since_the_node_is_not_ready() {
 #[test]
 fn a_whole_node_is_covered_as_a_patch_is() {
     let mut whole = node(Behaviour::Healthy, "");
-    let shown = ReadyCondition { status: "False".to_owned(), since: Some(at(60)) };
+    let shown = json!({"status": "False", "lastTransitionTime": at(60)});
     rewrite_written(&mut whole["status"], &overrides(), Behaviour::Reported, Some(&shown), at(100));
     let ready = condition(&whole, "Ready").unwrap();
     assert_eq!((&ready["status"], &ready["lastTransitionTime"]), (&json!("False"), &time(at(60))));

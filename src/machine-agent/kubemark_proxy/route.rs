@@ -25,7 +25,6 @@ pub enum Route {
 }
 
 /// Classifies a request. `node` is the machine's own.
-#[must_use]
 pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap, node: &str) -> Route {
     if headers.contains_key(UPGRADE) || method == Method::CONNECT {
         return Route::Upgrade;

@@ -11,7 +11,7 @@ use kube_node_planner::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::rewrite::{Leaves, ReadyCondition, ReportedStatus, is_posted, rewrite_written};
+use super::rewrite::{Leaves, ReportedStatus, condition, is_posted, rewrite_written};
 use crate::machine_dir::Machine;
 
 /// Time after its last sign of life during which a kubelet counts as alive: the duration of its Lease.
@@ -40,7 +40,8 @@ pub struct NodeState {
     failures: Option<Failures>,
     boot: Option<Uuid>,
     reported: ReportedStatus,
-    shown: Option<ReadyCondition>,
+    /// Ready condition that the API server has.
+    shown: Option<Value>,
     last_heartbeat: Option<Timestamp>,
     /// Status that a silent machine held back while its Node had none yet.
     withheld: Option<Value>,
@@ -50,7 +51,6 @@ pub struct NodeState {
 
 impl NodeState {
     /// State of a machine about which nothing is known.
-    #[must_use]
     pub fn new(machine: Machine) -> Self {
         Self {
             machine,
@@ -70,7 +70,6 @@ impl NodeState {
     }
 
     /// Behaviour of the machine at `now`.
-    #[must_use]
     pub fn presence(&self, now: Timestamp) -> Presence {
         let phase = fault_injection::phase(self.failures.as_ref(), boot::age(self.boot, now));
         let quiet = self
@@ -147,7 +146,7 @@ impl NodeState {
             ));
             return false;
         }
-        self.shown = ReadyCondition::by(object);
+        self.shown = condition(object, "Ready").cloned();
         if self.boot.is_none() {
             self.boot = boot::recorded(object["status"]["nodeInfo"]["bootID"].as_str());
         }

@@ -163,9 +163,7 @@ impl Autoscaler {
             .build_v1()
             .context("reflection cannot be served")?;
         let (health, health_service) = tonic_health::server::health_reporter();
-        for service in ["", SERVICE_NAME] {
-            health.set_service_status(service, ServingStatus::NotServing).await;
-        }
+        set_health(&health, ServingStatus::NotServing).await;
         let service = Service { groups: Arc::clone(&self.groups), options: *options };
         let service = CloudProviderServer::new(service).max_decoding_message_size(LARGEST_MESSAGE);
         // With incomplete caches, groups would be missing and existing Nodes would seem gone.
@@ -217,16 +215,11 @@ impl Autoscaler {
         certificates: Option<Arc<Certificates>>,
         shutdown: &CancellationToken,
     ) {
-        let healthy = async |status| {
-            for service in ["", SERVICE_NAME] {
-                health.set_service_status(service, status).await;
-            }
-        };
         let work = async {
             while !self.groups.in_sync() {
                 sleep(SYNC_POLL).await;
             }
-            healthy(ServingStatus::Serving).await;
+            set_health(&health, ServingStatus::Serving).await;
             let (Some(certificates), Some(files)) = (certificates, &self.options.tls) else {
                 return std::future::pending().await;
             };
@@ -251,6 +244,13 @@ impl Autoscaler {
             }
         };
         shutdown.run_until_cancelled(work).await;
-        healthy(ServingStatus::NotServing).await;
+        set_health(&health, ServingStatus::NotServing).await;
+    }
+}
+
+/// Sets the health of the server and of its service.
+async fn set_health(health: &HealthReporter, status: ServingStatus) {
+    for service in ["", SERVICE_NAME] {
+        health.set_service_status(service, status).await;
     }
 }

@@ -107,7 +107,8 @@ impl Writer {
     ) -> Result<(), ScaleError> {
         // A request for an unknown group leaves no entry behind.
         shown()?;
-        let (writer, name, entry) = (Arc::clone(self), set.to_owned(), self.entry(set));
+        let (writer, name) = (Arc::clone(self), set.to_owned());
+        let entry = Arc::clone(self.sets.lock().entry(set.to_owned()).or_default());
         let deadline = Instant::now() + SCALE_LIMIT;
         let work = Arc::clone(&entry);
         let task =
@@ -119,7 +120,12 @@ impl Writer {
 
     /// Settles every set whose last write has no response.
     pub(super) async fn settle_all(&self) -> Result<(), ScaleError> {
-        for (set, entry) in self.unsettled() {
+        let unsettled: Vec<(String, Arc<Entry>)> = {
+            let sets = self.sets.lock();
+            let unsettled = sets.iter().filter(|(_, entry)| entry.cache.lock().unsettled().is_some());
+            unsettled.map(|(set, entry)| (set.clone(), Arc::clone(entry))).collect()
+        };
+        for (set, entry) in unsettled {
             let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(ScaleRefusal::no_group(""));
             let deadline = Instant::now() + SCALE_LIMIT;
@@ -130,16 +136,6 @@ impl Writer {
             }
         }
         Ok(())
-    }
-
-    fn unsettled(&self) -> Vec<(String, Arc<Entry>)> {
-        let sets = self.sets.lock();
-        let open = sets.iter().filter(|(_, entry)| entry.cache.lock().unsettled().is_some());
-        open.map(|(set, entry)| (set.clone(), Arc::clone(entry))).collect()
-    }
-
-    fn entry(&self, set: &str) -> Arc<Entry> {
-        Arc::clone(self.sets.lock().entry(set.to_owned()).or_default())
     }
 
     async fn run(
@@ -172,7 +168,7 @@ impl Writer {
                         return Err(late());
                     }
                     info!(set, before = on.replicas, now = change.replicas, "ordered by cluster-autoscaler");
-                    self.write(set, &on, wanted(&on, &change)).await
+                    self.write(set, &on, patch(&on, &change)).await
                 }
                 ScaleStep::ApiCall(ApiCall::Fence { on }) => {
                     let now = json!({ names::ANNOTATION_FENCE: Timestamp::now() });
@@ -213,7 +209,7 @@ impl Writer {
 }
 
 /// Merge patch for a change.
-fn wanted(on: &SetSnapshot, change: &ReplicaChange) -> Value {
+fn patch(on: &SetSnapshot, change: &ReplicaChange) -> Value {
     let mut patch = json!({ "metadata": {}, "spec": { "replicas": change.replicas } });
     if change.victims != on.victims {
         patch["metadata"]["annotations"] = json!({ names::ANNOTATION_VICTIMS: record(&change.victims) });
@@ -225,13 +221,11 @@ fn wanted(on: &SetSnapshot, change: &ReplicaChange) -> Value {
 type CallError = Option<Box<kube::Error>>;
 
 fn failed(error: &CallError) -> ApiResponse {
-    match error.as_deref() {
-        Some(kube::Error::Api(status)) => match status.code {
-            404 => ApiResponse::NoGroup,
-            409 => ApiResponse::Conflict,
-            400..500 => ApiResponse::Refused,
-            _ => ApiResponse::Nothing,
-        },
+    let Some(kube::Error::Api(status)) = error.as_deref() else { return ApiResponse::Nothing };
+    match status.code {
+        404 => ApiResponse::NoGroup,
+        409 => ApiResponse::Conflict,
+        400..500 => ApiResponse::Refused,
         _ => ApiResponse::Nothing,
     }
 }

@@ -54,7 +54,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let Options { client: access, endpoints, max_machines, namespace, group, name, admin_address, presence } =
         options;
     let registry = Registry::new();
-    let standing = Leadership::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
+    let leadership = Leadership::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
     metrics::build(&registry)?;
     let present = gauge(
         &registry,
@@ -66,9 +66,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let caches = Caches::default();
     let membership = MembershipWatch::of_worker(&presence.identity);
     caches.hosts.add_event_handler(membership.clone());
-    let mut parts = TaskGroup::new(&shutdown);
+    let mut tasks = TaskGroup::new(&shutdown);
     let admin = Admin::bind(admin_address, "--admin-address").await?;
-    parts.serve(admin, registry.clone(), readiness(caches.readiness(), membership.clone()));
+    tasks.serve(admin, registry.clone(), readiness(caches.readiness(), membership.clone()));
 
     let client = access.client()?;
     let checked = async {
@@ -83,26 +83,26 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
     info!(url = access.url, group, host = name, "connected");
     let failover_delay = presence.timing.lease();
-    let mut election = Election::new(client, presence, Arc::clone(&standing));
-    let fenced = access.fenced(standing.fence())?;
-    caches.fill(Some(&group), &fenced, &namespace, &mut parts);
+    let mut election = Election::new(client, presence, Arc::clone(&leadership));
+    let fenced = access.fenced(leadership.fence())?;
+    caches.fill(Some(&group), &fenced, &namespace, &mut tasks);
     tokio::select! {
         // A previous process of this name may not have ended yet.
         won = election.win() => won?,
-        error = parts.one_ends() => return Err(error),
+        error = tasks.one_ends() => return Err(error),
         () = shutdown.cancelled() => return leave(Some(election)).await,
     }
     let work = Box::pin(async {
         let (hollow, kubelets) =
             Hollow::new(fenced.clone(), &caches.nodes, &caches.pods, failover_delay, &registry)?;
         hollow.choose_addresses_by(&name);
-        parts.serve_kubelets(&hollow, endpoints, &registry)?;
-        let stop = parts.shutdown().clone();
-        parts.spawn_until_done(kubelets.run(stop.clone()));
+        tasks.serve_kubelets(&hollow, endpoints, &registry)?;
+        let stop = tasks.shutdown().clone();
+        tasks.spawn_until_done(kubelets.run(stop.clone()));
         let bootstrap = BootstrapClient {
             requester: fenced.clone(),
             server: access.anonymous(),
-            fence: standing.fence().clone(),
+            fence: leadership.fence().clone(),
         };
         let machines =
             InProcess::register(hollow.clone(), bootstrap, max_machines, &caches.nodes, &registry)?;
@@ -110,7 +110,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
         let ready = caches.readiness();
         let (reconciler, queue) =
             HostReconciler::new((&group, &name), fenced, caches, revisions, membership, machines);
-        parts.spawn_until_done(async move {
+        tasks.spawn_until_done(async move {
             let begun = async {
                 in_sync(&hollow, &ready).await;
                 reconciler.settle().await;
@@ -120,7 +120,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
                 reconciler.run(queue, present, stop).await;
             }
         });
-        parts.supervise().await
+        tasks.supervise().await
     });
     hold(Some(election), work).await
 }

@@ -53,7 +53,6 @@ impl Membership {
     }
 
     /// The workers that are present.
-    #[must_use]
     pub fn present(&self, now: Moment) -> Present {
         let mut present = Present::new();
         for ((group, host), _) in self.hosts.iter().filter(|(_, renewal)| now < renewal.expiry) {
@@ -63,7 +62,6 @@ impl Membership {
     }
 
     /// Time at which the next worker expires if no renewal is seen until then.
-    #[must_use]
     pub fn next_expiry(&self, now: Moment) -> Option<Moment> {
         self.hosts.values().map(|renewal| renewal.expiry).filter(|expiry| now < *expiry).min()
     }

@@ -41,13 +41,11 @@ impl State {
 
 impl MembershipWatch {
     /// Membership for a process that is no worker.
-    #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// Membership for the worker with this identity, which takes over the machines of lost workers.
-    #[must_use]
     pub fn of_worker(identity: &str) -> Arc<Self> {
         let own = OwnLease { holder: identity.to_owned(), heartbeat: None };
         let state = State { membership: Membership::default(), own: Some(own) };
@@ -55,20 +53,17 @@ impl MembershipWatch {
     }
 
     /// The workers that are present.
-    #[must_use]
     pub fn present(&self) -> Present {
         let state = self.state.borrow();
         state.membership.present(state.now())
     }
 
     /// Number of present workers of a group.
-    #[must_use]
     pub fn count(&self, group: &str) -> usize {
         self.present().get(group).map_or(0, BTreeSet::len)
     }
 
     /// Time at which the watch last showed this worker's own heartbeat; None before the first.
-    #[must_use]
     pub fn own_heartbeat(&self) -> Option<Moment> {
         self.state.borrow().own.as_ref()?.heartbeat
     }

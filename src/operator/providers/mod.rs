@@ -16,9 +16,10 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-pub use hollow::{HollowProvider, InProcess};
 pub use hollow_kubelet::Settings;
-pub use kubemark::KubemarkProvider;
+
+pub(crate) use hollow::{HollowProvider, InProcess};
+pub(crate) use kubemark::KubemarkProvider;
 
 /// Request for a machine.
 #[derive(Clone, Debug)]

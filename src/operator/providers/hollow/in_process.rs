@@ -42,13 +42,11 @@ impl InProcess {
     }
 
     /// UID of the machine of a Node, by the Node's name.
-    #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
         self.hollow.machine_of(node).or_else(|| self.dedicated.machine_of(node))
     }
 
     /// State of a machine; None if it does not exist.
-    #[must_use]
     pub fn get(&self, uid: &str) -> Option<Existing> {
         let dedicated = self.dedicated.get(uid);
         let running = self.hollow.get(uid).map(|machine| Existing {
@@ -94,14 +92,12 @@ impl InProcess {
     }
 
     /// All machines.
-    #[must_use]
     pub fn list(&self) -> Vec<MachineId> {
         let running = self.hollow.list().into_iter().map(machine_id);
         running.chain(self.dedicated.list()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Number of machines.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.slots.count()
     }

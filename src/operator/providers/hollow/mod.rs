@@ -15,7 +15,7 @@ use futures::{
 };
 use http::Method;
 use kube::Client;
-use kube_ext::wire::{self, AnyObject, Body};
+use kube_ext::{call, wire::Body};
 use kube_node_api::names;
 use kube_node_cache::{Cache, NodeView};
 use kube_node_planner::approval::Account;
@@ -39,7 +39,6 @@ pub struct HollowProvider {
 
 impl HollowProvider {
     /// Machines of `here`, and of the workers in `membership`. `nodes` must be filled by a watch.
-    #[must_use]
     pub fn new(
         here: InProcess,
         client: Client,
@@ -67,7 +66,8 @@ impl HollowProvider {
         let change = json!({ "metadata": { "uid": &**uid, "labels": missing } });
         let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
         let body = Body::MergePatch(change.to_string().into_bytes());
-        let answer = wire::send::<AnyObject>(&self.client, None, Method::PATCH, &path, body).await;
+        let action = format!("label Node {node}");
+        let answer = call::send(&self.client, action, Method::PATCH, &path, body).await;
         answer.map(drop).map_err(ProviderError::retryable)
     }
 }

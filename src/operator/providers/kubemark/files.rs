@@ -1,6 +1,9 @@
 //! Files that a machine gets before its kubelet starts, with content from the class, a Secret or a ConfigMap.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
 use kube::{Api, Client};
 use kube_node_api::{FileSource, ProvisionedFile, SecretKeyRef};
 
@@ -50,35 +53,33 @@ impl Sources {
         if let Some(content) = &source.content {
             return Ok(content.clone().into_bytes());
         }
-        if let Some(SecretKeyRef { name, key }) = &source.secret_key_ref {
-            let secret = self.secrets.get_opt(name).await.map_err(ProviderError::retryable)?;
-            if let Some(message) = secret.as_ref().and_then(|s| identity(path, name, s.type_.as_deref())) {
+        let (kind, SecretKeyRef { name, key }, content) = if let Some(of) = &source.secret_key_ref {
+            let secret = self.secrets.get_opt(&of.name).await.map_err(ProviderError::retryable)?;
+            let r#type = secret.as_ref().and_then(|secret| secret.type_.as_deref());
+            if let Some(message) = identity(path, &of.name, r#type) {
                 return Err(ProviderError::Invalid(message));
             }
-            let exists = secret.is_some();
-            let content = secret.and_then(|secret| secret.data?.remove(key)).map(|bytes| bytes.0);
-            return content.ok_or_else(|| self.missing(path, ("Secret", name, key), exists));
-        }
-        if let Some(SecretKeyRef { name, key }) = &source.config_map_key_ref {
-            let map = self.config_maps.get_opt(name).await.map_err(ProviderError::retryable)?;
-            let exists = map.is_some();
-            let content = map.and_then(|map| {
-                let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
-                text.or_else(|| map.binary_data?.remove(key).map(|bytes| bytes.0))
+            ("Secret", of, secret.map(|secret| secret.data?.remove(&of.key)))
+        } else if let Some(of) = &source.config_map_key_ref {
+            let map = self.config_maps.get_opt(&of.name).await.map_err(ProviderError::retryable)?;
+            let content = map.map(|map| {
+                let text = map.data.unwrap_or_default().remove(&of.key);
+                text.map(|text| ByteString(text.into_bytes())).or_else(|| map.binary_data?.remove(&of.key))
             });
-            return content.ok_or_else(|| self.missing(path, ("ConfigMap", name, key), exists));
-        }
-        Ok(Vec::new())
-    }
-
-    /// The error of a missing key, or of a missing object.
-    fn missing(&self, path: &str, (kind, name, key): (&str, &str, &str), exists: bool) -> ProviderError {
-        let namespace = &self.namespace;
-        ProviderError::NotFound(if exists {
-            format!("file {path}: {kind} {name} in namespace {namespace} has no key {key}")
+            ("ConfigMap", of, content)
         } else {
-            format!("file {path}: there is no {kind} {name} in namespace {namespace}")
-        })
+            return Ok(Vec::new());
+        };
+        let namespace = &self.namespace;
+        match content {
+            Some(Some(content)) => Ok(content.0),
+            Some(None) => Err(ProviderError::NotFound(format!(
+                "file {path}: {kind} {name} in namespace {namespace} has no key {key}"
+            ))),
+            None => Err(ProviderError::NotFound(format!(
+                "file {path}: there is no {kind} {name} in namespace {namespace}"
+            ))),
+        }
     }
 }
 

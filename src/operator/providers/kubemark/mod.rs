@@ -10,7 +10,7 @@ pub mod credentials;
 mod files;
 pub mod health;
 mod hosting_clusters;
-pub mod pod;
+mod pod;
 mod view;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -27,7 +27,7 @@ use kube_ext::{error::chain, leader::Fence};
 use kube_node_api::{NodeClass, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
 use kube_node_planner::approval::Account;
-use machine_agent::identity::token::{self, Token};
+use machine_agent::identity::token;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::json;
@@ -65,8 +65,10 @@ pub struct Options {
     pub cluster: String,
     /// Our own image.
     pub image: String,
-    /// API server as machines reach it.
-    pub api_server: ApiServer,
+    /// URL at which machines reach the API server.
+    pub server: String,
+    /// CA certificates of the API server (PEM).
+    pub ca: String,
     /// Fence of writes to other clusters.
     pub fence: Fence,
     /// True if credentials may name servers that are not verified.
@@ -80,15 +82,6 @@ impl Options {
     }
 }
 
-/// API server as machines reach it.
-#[derive(Clone, Debug)]
-pub struct ApiServer {
-    /// URL.
-    pub url: String,
-    /// CA certificates (PEM).
-    pub ca: String,
-}
-
 /// Machines in pods.
 pub struct KubemarkProvider {
     options: Options,
@@ -99,7 +92,7 @@ pub struct KubemarkProvider {
     nodes: Arc<Cache<NodeView>>,
     classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
-    /// Expiry of each machine's token, by UID.
+    /// Expiry of the token in each machine's Secret, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
@@ -162,7 +155,6 @@ impl Provider for KubemarkProvider {
 
 impl KubemarkProvider {
     /// A provider for the Nodes of the cluster that `client` leads to.
-    #[must_use]
     pub fn new(
         client: Client,
         nodes: Arc<Cache<NodeView>>,
@@ -213,8 +205,8 @@ impl KubemarkProvider {
         let files = machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
         let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(files).await?.into_iter().unzip();
         let contents = files.iter().map(|file| file.key.clone()).zip(contents);
-        let token = self.token(id).await?;
-        let secret = pod::secret(id, &self.options.cluster, self.bootstrap(&token), contents);
+        let (bootstrap, expires) = self.bootstrap(id).await?;
+        let secret = pod::secret(id, &self.options.cluster, bootstrap, contents);
         let blueprint = Blueprint {
             id,
             cluster: &self.options.cluster,
@@ -227,7 +219,7 @@ impl KubemarkProvider {
         // An earlier machine may have had other files, so the whole Secret is replaced.
         let apply = PatchParams::apply(names::FIELD_MANAGER).force();
         secrets.patch(&secret.name_any(), &apply, &Patch::Apply(secret)).await.map_err(refused)?;
-        self.has_token(id, &token);
+        self.tokens.lock().insert(Arc::clone(&id.uid), expires);
         let params =
             PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match pods.create(&params, &pod).await {
@@ -243,19 +235,12 @@ impl KubemarkProvider {
         }
     }
 
-    async fn token(&self, id: &MachineId) -> Result<Token, ProviderError> {
+    /// A new bootstrap kubeconfig of a machine, and the expiry of its token.
+    async fn bootstrap(&self, id: &MachineId) -> Result<(String, Timestamp), ProviderError> {
         let token = token::request(&self.client, Account::Pods, &id.node, &id.uid, TOKEN_LIFE).await;
-        token.map_err(ProviderError::retryable)
-    }
-
-    fn bootstrap(&self, token: &Token) -> String {
-        let ApiServer { url, ca } = &self.options.api_server;
-        token::bootstrap_kubeconfig(url, ca, token)
-    }
-
-    /// Records that the machine's Secret has this token.
-    fn has_token(&self, id: &MachineId, token: &Token) {
-        self.tokens.lock().insert(Arc::clone(&id.uid), token.expires);
+        let token = token.map_err(ProviderError::retryable)?;
+        let Options { server, ca, .. } = &self.options;
+        Ok((token::bootstrap_kubeconfig(server, ca, &token), token.expires))
     }
 
     async fn update_settings(
@@ -284,10 +269,10 @@ impl KubemarkProvider {
         }
         info!("another token: the machine has not made use of the one before");
         let secrets = cluster.api::<Secret>()?;
-        let token = self.token(id).await?;
-        let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: self.bootstrap(&token) } });
+        let (bootstrap, expires) = self.bootstrap(id).await?;
+        let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: bootstrap } });
         gone_is_fine(secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await)?;
-        self.has_token(id, &token);
+        self.tokens.lock().insert(Arc::clone(&id.uid), expires);
         Ok(())
     }
 

@@ -66,7 +66,6 @@ pub struct File {
 }
 
 /// Name of pod and Secret: the same for the same Node, another for a later Node of the same name.
-#[must_use]
 pub fn name(id: &MachineId) -> String {
     let uid: String = id.uid.chars().filter(char::is_ascii_hexdigit).take(8).collect();
     format!("{}-{uid}", id.node)
@@ -80,7 +79,6 @@ fn labels(id: &MachineId, cluster: &str) -> BTreeMap<String, String> {
 }
 
 /// The Secret of a machine.
-#[must_use]
 pub fn secret(
     id: &MachineId,
     cluster: &str,
