@@ -51,7 +51,7 @@ pub(super) fn start(
         Hollow::new(hollow_client.clone(), &caches.nodes, &caches.pods, failover_delay, registry)?;
     tasks.serve_kubelets(&hollow, options.endpoints, registry)?;
     let machines = hollow.clone();
-    let membership = MembershipWatch::new();
+    let membership: Arc<MembershipWatch> = Arc::default();
     caches.hosts.add_event_handler(membership.clone());
     let bootstrap = BootstrapClient {
         requester: hollow_client,

@@ -30,24 +30,15 @@ pub struct BootstrapClient {
 /// Credential store of one machine in the process.
 #[derive(Clone)]
 pub struct MemoryStore {
-    uid: Arc<str>,
-    bootstrap: Arc<BootstrapClient>,
-    rate: Arc<Rate>,
+    /// UID of the machine's Node.
+    pub uid: Arc<str>,
+    /// Bootstrap client of the process.
+    pub bootstrap: Arc<BootstrapClient>,
+    /// Rate limit that all clients of the machine share.
+    pub rate: Arc<Rate>,
 }
 
 impl MemoryStore {
-    /// Credential store for the machine of the Node with this UID.
-    #[must_use]
-    pub fn new(uid: Arc<str>, bootstrap: Arc<BootstrapClient>) -> Self {
-        Self { uid, bootstrap, rate: Arc::default() }
-    }
-
-    /// Rate limit that all clients of the machine share.
-    #[must_use]
-    pub fn rate(&self) -> Arc<Rate> {
-        Arc::clone(&self.rate)
-    }
-
     fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
         let BootstrapClient { server, fence, .. } = &*self.bootstrap;
         let mut config = server.clone();

@@ -16,6 +16,7 @@ use kube_ext::{
     connection_limiter::ConnectionLimiter,
     tls::{self, Certificates, TlsStream},
 };
+use scopeguard::ScopeGuard;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -91,18 +92,9 @@ pub(super) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Removed with the listener.
-        _file: SocketFile,
+        /// Removes the file of the socket with the listener.
+        _file: ScopeGuard<PathBuf, fn(PathBuf)>,
     },
-}
-
-/// File of a unix socket, removed on drop.
-pub(super) struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 impl Listener {
@@ -112,7 +104,7 @@ impl Listener {
             Address::Unix(path) => {
                 remove_stale_socket(path).await?;
                 let listener = UnixListener::bind(path)?;
-                let file = SocketFile(path.clone());
+                let file = scopeguard::guard(path.clone(), remove as fn(PathBuf));
                 // A client that may open the socket may resize the cluster.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
                 Ok(Self::Unix { listener, _file: file })
@@ -166,6 +158,10 @@ impl Listener {
             });
         }
     }
+}
+
+fn remove(socket: PathBuf) {
+    let _ = std::fs::remove_file(socket);
 }
 
 /// Removes the file of a socket that has no listener.

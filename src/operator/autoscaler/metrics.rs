@@ -32,7 +32,8 @@ const OTHER: &str = "other";
 pub(super) struct Metrics {
     calls: IntCounterVec,
     seconds: HistogramVec,
-    up: IntGauge,
+    /// 1 while the server listens.
+    pub(super) up: IntGauge,
     failures: IntCounterVec,
 }
 
@@ -63,10 +64,7 @@ impl Metrics {
         })
     }
 
-    pub(super) fn up(&self, up: bool) {
-        self.up.set(i64::from(up));
-    }
-
+    /// Counts a failure of the server.
     pub(super) fn failed(&self, reason: &str) {
         self.failures.with_label_values(&[reason]).inc();
     }

@@ -133,7 +133,7 @@ impl Autoscaler {
         let mut failure = LogOnce::default();
         while !shutdown.is_cancelled() {
             let ended = self.serve(&shutdown, &mut failure).await;
-            self.metrics.up(false);
+            self.metrics.up.set(0);
             if let Err(ServeError { reason, error }) = ended {
                 self.metrics.failed(reason);
                 let error = chain(&*error);
@@ -197,7 +197,7 @@ impl Autoscaler {
                 ReceiverStream::new(connections),
                 shutdown.clone().cancelled_owned(),
             );
-        self.metrics.up(true);
+        self.metrics.up.set(1);
         failure.ended();
         info!(%address, mtls = certificates.is_some(), "cluster-autoscaler is served");
         let mut serving = std::pin::pin!(serving);

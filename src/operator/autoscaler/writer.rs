@@ -113,7 +113,12 @@ impl Writer {
         let work = Arc::clone(&entry);
         let task =
             tokio::spawn(async move { writer.run(request, &name, &work, (shown, decide), deadline).await });
-        let _client = Client { entry, task: task.abort_handle() };
+        // A client that hangs up early drops this future, and takes the missing response for a failure.
+        let _client = scopeguard::guard((entry, task.abort_handle()), |(entry, task)| {
+            if !task.is_finished() {
+                entry.abandoned.lock().push(task);
+            }
+        });
         let open = |_| ScaleError::Failed { set: set.to_owned(), failure: ScaleFailure::Open, source: None };
         task.await.unwrap_or_else(|error| Err(open(error)))
     }
@@ -232,18 +237,4 @@ fn failed(error: &CallError) -> ApiResponse {
 
 async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     timeout(CALL_LIMIT, call).await.map_err(|_| None)?.map_err(|error| Some(Box::new(error)))
-}
-
-/// The client of a scale request. If it hangs up early, it takes the missing response for a failure.
-struct Client {
-    entry: Arc<Entry>,
-    task: AbortHandle,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if !self.task.is_finished() {
-            self.entry.abandoned.lock().push(self.task.clone());
-        }
-    }
 }

@@ -8,7 +8,8 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{HostView, Membership, Present};
 
-/// The workers that are present, as far as the watch has shown them.
+/// The workers that are present, as far as the watch has shown them. The default is for a process that is no
+/// worker.
 #[derive(Debug, Default)]
 pub struct MembershipWatch {
     state: watch::Sender<State>,
@@ -40,11 +41,6 @@ impl State {
 }
 
 impl MembershipWatch {
-    /// Membership for a process that is no worker.
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
     /// Membership for the worker with this identity, which takes over the machines of lost workers.
     pub fn of_worker(identity: &str) -> Arc<Self> {
         let own = OwnLease { holder: identity.to_owned(), heartbeat: None };

@@ -136,10 +136,9 @@ impl DedicatedIdentities {
 
     /// One lifetime: from the certificate request to the loss of the last certificate.
     async fn lifetime(&self, id: &MachineId, pending_csr: &mut PendingCsr) -> IdentityError {
-        let store = MemoryStore::new(Arc::clone(&id.uid), Arc::clone(&self.bootstrap));
-        let rate = store.rate();
-        let mut options = IdentityOptions::at(&*id.node, store);
-        options.patience = PATIENCE;
+        let (uid, rate) = (Arc::clone(&id.uid), Arc::default());
+        let store = MemoryStore { uid, bootstrap: Arc::clone(&self.bootstrap), rate: Arc::clone(&rate) };
+        let options = IdentityOptions { patience: PATIENCE, ..IdentityOptions::at(&*id.node, store) };
         let obtained = {
             // A machine without an earlier Lease renewal has nothing to lose and comes last.
             let permit = self.semaphore.acquire(self.hollow.renewed_before(&id.node)).await;

@@ -14,7 +14,7 @@ use kube_node_cache::{Cache, EventHandler, NodeView};
 use parking_lot::Mutex;
 
 use crate::{
-    hosts::{MembershipWatch, Present},
+    hosts::MembershipWatch,
     providers::{Existing, MachineId, MachineRequest, OUT_OF_RESOURCES, Renewed, Stage, Trouble},
 };
 
@@ -77,18 +77,15 @@ impl Hosted {
         let start = (Arc::clone(self), self.membership.present());
         stream::unfold(start, async |(hosted, before)| {
             let after = hosted.membership.wait_for_change(&before).await;
-            let affected = hosted.machines_affected(&before, &after);
-            Some((stream::iter(affected), (hosted, after)))
+            let is_affected = |node: &NodeView| {
+                group(node).is_some_and(|group| before.contains_key(group) != after.contains_key(group))
+            };
+            let nodes = hosted.nodes.all();
+            let affected = nodes.iter().filter(|node| is_affected(node)).map(|node| MachineId::of(node));
+            Some((stream::iter(affected.collect::<Vec<_>>()), (hosted, after)))
         })
         .flatten()
         .boxed()
-    }
-
-    fn machines_affected(&self, before: &Present, after: &Present) -> Vec<MachineId> {
-        let is_affected = |node: &Arc<NodeView>| {
-            group(node).is_some_and(|group| before.contains_key(group) != after.contains_key(group))
-        };
-        self.nodes.all().iter().filter(|node| is_affected(node)).map(|node| MachineId::of(node)).collect()
     }
 
     /// The worker group that a Node names, as long as the Node exists.

@@ -42,7 +42,8 @@ pub enum CredentialsError {
 pub struct Credentials {
     secrets: Api<Secret>,
     namespace: String,
-    name: String,
+    /// Name of the Secret.
+    pub name: String,
     fence: Fence,
     insecure: bool,
 }
@@ -59,12 +60,6 @@ impl Credentials {
             fence: fence.clone(),
             insecure,
         }
-    }
-
-    /// Name of the Secret.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Returns a client for the cluster, and the version of the Secret that it was built from.

@@ -50,7 +50,7 @@ pub struct HostingCluster {
 impl HostingCluster {
     fn new(credentials: Option<String>, connection: Connection, watchers: Arc<Watchers>) -> Arc<Self> {
         let pods: Arc<Cache<MachinePod>> = Arc::default();
-        pods.add_event_handler(Arc::new(Changes(Arc::clone(&watchers))));
+        pods.add_event_handler(Arc::clone(&watchers) as _);
         Arc::new(Self { credentials, connection: RwLock::new(connection), watchers, pods })
     }
 
@@ -108,10 +108,9 @@ pub struct HostingClusters {
     client: Client,
     options: Options,
     watchers: Arc<Watchers>,
-    home: Arc<HostingCluster>,
+    home: Followed,
     /// Other clusters by name of their credentials.
     others: Mutex<BTreeMap<String, Followed>>,
-    _home: AbortOnDropHandle<()>,
 }
 
 impl HostingClusters {
@@ -119,19 +118,13 @@ impl HostingClusters {
     pub fn new(client: Client, options: Options, watchers: Arc<Watchers>) -> Self {
         let home = HostingCluster::new(None, Connection::Up(client.clone()), Arc::clone(&watchers));
         let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
-        Self {
-            client,
-            options,
-            watchers,
-            home,
-            others: Mutex::default(),
-            _home: AbortOnDropHandle::new(task),
-        }
+        let home = (home, AbortOnDropHandle::new(task));
+        Self { client, options, watchers, home, others: Mutex::default() }
     }
 
     /// The cluster of these credentials; it is followed from now on.
     pub fn of(&self, credentials: Option<&str>) -> Arc<HostingCluster> {
-        let Some(name) = credentials else { return Arc::clone(&self.home) };
+        let Some(name) = credentials else { return Arc::clone(&self.home.0) };
         let mut others = self.others.lock();
         if let Some((cluster, _)) = others.get(name) {
             return Arc::clone(cluster);
@@ -160,17 +153,12 @@ impl HostingClusters {
     /// All clusters that are followed.
     pub fn all(&self) -> Vec<Arc<HostingCluster>> {
         let others = self.others.lock();
-        std::iter::once(&self.home)
-            .chain(others.values().map(|(cluster, _)| cluster))
-            .map(Arc::clone)
-            .collect()
+        std::iter::once(&self.home).chain(others.values()).map(|(cluster, _)| Arc::clone(cluster)).collect()
     }
 }
 
 /// Reports machines that came, changed or went.
-struct Changes(Arc<Watchers>);
-
-impl EventHandler<MachinePod> for Changes {
+impl EventHandler<MachinePod> for Watchers {
     fn on_change(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
         if let (Some(old), Some(new)) = (old, new)
             && (old.leaving, &old.health, &old.last_end, &old.uid)
@@ -179,7 +167,7 @@ impl EventHandler<MachinePod> for Changes {
             return;
         }
         if let Some(pod) = new.or(old) {
-            self.0.notify(&pod.id);
+            self.notify(&pod.id);
         }
     }
 }
@@ -214,7 +202,7 @@ impl Follow {
         loop {
             if let Err(error) = self.once().await {
                 let message = chain(&*error);
-                warn!(secret = self.credentials.name(), error = message, "hosting cluster");
+                warn!(secret = self.credentials.name, error = message, "hosting cluster");
                 self.cluster.set(Connection::Down(message));
                 sleep(RETRY).await;
             }

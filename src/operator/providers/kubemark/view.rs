@@ -1,7 +1,5 @@
 //! Pruned pods of machines.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube_node_api::names;
@@ -31,14 +29,10 @@ pub struct MachinePod {
 
 impl From<Pod> for MachinePod {
     fn from(pod: Pod) -> Self {
-        let labels = pod.metadata.labels.as_ref();
-        let annotation =
-            |name: &str| pod.metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
+        let annotation = |name: &str| pod.annotations().get(name).cloned();
         Self {
             id: MachineId {
-                uid: labels
-                    .and_then(|all| all.get(names::LABEL_NODE_UID))
-                    .map_or_else(Arc::default, |uid| uid.as_str().into()),
+                uid: pod.labels().get(names::LABEL_NODE_UID).cloned().unwrap_or_default().into(),
                 node: annotation(names::ANNOTATION_NODE).unwrap_or_default().into(),
             },
             leaving: pod.metadata.deletion_timestamp.is_some(),

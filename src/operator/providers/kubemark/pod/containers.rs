@@ -38,7 +38,6 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
         "livenessProbe": probe("/healthz", 10, 6),
         "readinessProbe": probe("/readyz", 5, 3),
         "volumeMounts": mounts,
-        "securityContext": confined(),
     }))
 }
 
@@ -88,7 +87,6 @@ pub(super) fn upstream(
         "args": args,
         "resources": resources(settings),
         "volumeMounts": mounts,
-        "securityContext": confined(),
     }))
 }
 
@@ -108,7 +106,6 @@ pub(super) fn proxy(blueprint: &Blueprint<'_>) -> Value {
         "startupProbe": probe("/readyz", 1, 300),
         "livenessProbe": probe("/healthz", 10, 6),
         "volumeMounts": own_mounts(),
-        "securityContext": confined(),
     }))
 }
 
@@ -121,20 +118,19 @@ pub(super) fn install_files(blueprint: &Blueprint<'_>, files: &[File]) -> Value 
         let (user, group) = file.owner;
         args.push(format!("--file={}:{user}:{group}:{:o}", file.key, file.mode));
     }
-    let mut security = confined();
-    let has_foreign_owner = files.iter().any(|file| file.owner != (USER, USER));
-    security["runAsNonRoot"] = json!(!has_foreign_owner);
-    if has_foreign_owner {
-        security["runAsUser"] = json!(0);
-        security["capabilities"]["add"] = json!(["CHOWN", "FOWNER"]);
-    }
-    container(json!({
+    let mut container = container(json!({
         "name": "files",
         "image": blueprint.own_image,
         "args": args,
         "volumeMounts": [mount("secret-files", SECRET_FILES_DIR, true), mount("files", FILES_DIR, false)],
-        "securityContext": security,
-    }))
+    }));
+    if files.iter().any(|file| file.owner != (USER, USER)) {
+        let security = &mut container["securityContext"];
+        security["runAsNonRoot"] = json!(false);
+        security["runAsUser"] = json!(0);
+        security["capabilities"]["add"] = json!(["CHOWN", "FOWNER"]);
+    }
+    container
 }
 
 /// Adds what all containers have in common.
@@ -142,15 +138,12 @@ fn container(mut container: Value) -> Value {
     container["imagePullPolicy"] = json!("IfNotPresent");
     // The last log line of a failed program is its reason.
     container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
-    container
-}
-
-fn confined() -> Value {
-    json!({
+    container["securityContext"] = json!({
         "allowPrivilegeEscalation": false,
         "readOnlyRootFilesystem": true,
         "capabilities": { "drop": ["ALL"] },
-    })
+    });
+    container
 }
 
 fn mount(volume: &str, path: &str, read_only: bool) -> Value {
