@@ -130,48 +130,48 @@ impl Groups {
     }
 
     /// The group of a Node or of a placeholder; None if it belongs to none.
-    pub(super) fn of_node(&self, wanted: NodeRef<'_>) -> Result<Option<Group>, ScaleRefusal> {
-        if let Some(group) = autoscaling::placeholder_group(wanted.provider_id) {
+    pub(super) fn of_node(&self, node_ref: NodeRef<'_>) -> Result<Option<Group>, ScaleRefusal> {
+        if let Some(group) = autoscaling::placeholder_group(node_ref.provider_id) {
             return Ok(self.get(group).ok());
         }
-        wanted.check()?;
+        node_ref.check()?;
         // Another Node of that name is none of ours.
-        let Ok(Some(node)) = self.find(wanted) else { return Ok(None) };
+        let Ok(Some(node)) = self.find(node_ref) else { return Ok(None) };
         let group = node.index_key().and_then(|set| self.get(set).ok());
         Ok(group.filter(|group| node.is_of(group.name(), &group.shown.uid)))
     }
 
-    fn find(&self, wanted: NodeRef<'_>) -> Result<Option<Arc<NodeView>>, ScaleRefusal> {
+    fn find(&self, node_ref: NodeRef<'_>) -> Result<Option<Arc<NodeView>>, ScaleRefusal> {
         let nodes = &self.context.nodes;
         // cluster-autoscaler names both, so one lookup is enough.
-        let by_name = nodes.get(wanted.name);
+        let by_name = nodes.get(node_ref.name);
         if let Some(node) = &by_name
-            && !wanted.provider_id.is_empty()
-            && node.provider_id.as_deref() == Some(wanted.provider_id)
+            && !node_ref.provider_id.is_empty()
+            && node.provider_id.as_deref() == Some(node_ref.provider_id)
         {
             return Ok(by_name);
         }
         autoscaling::resolve(
-            wanted,
+            node_ref,
             |id| nodes.get(&self.index.name(id)?),
             |_| by_name,
             |node| node.provider_id.clone(),
         )
     }
 
-    /// Decides a scale request that deletes Nodes; `wanted` are providerID and name of each.
+    /// Decides a scale request that deletes Nodes; `victims` are providerID and name of each.
     pub(super) fn delete(
         &self,
         snapshot: &SetSnapshot,
         id: &str,
-        wanted: &[(String, String)],
+        victims: &[(String, String)],
     ) -> Result<Option<ReplicaChange>, ScaleRefusal> {
-        if wanted.len() > autoscaling::MOST_VICTIMS {
-            return Err(ScaleRefusal::too_many(wanted.len()));
+        if victims.len() > autoscaling::MOST_VICTIMS {
+            return Err(ScaleRefusal::too_many(victims.len()));
         }
         let group = self.same(id, snapshot)?;
-        let mut nodes = Vec::with_capacity(wanted.len());
-        for (provider_id, name) in wanted {
+        let mut nodes = Vec::with_capacity(victims.len());
+        for (provider_id, name) in victims {
             nodes.push(self.find(NodeRef { provider_id, name })?);
         }
         let targets: Vec<VictimState<'_>> = nodes
@@ -318,8 +318,8 @@ impl Groups {
     }
 
     /// The class of a Node, by its label; a template has the label too.
-    pub(super) fn class_of(&self, wanted: NodeRef<'_>, label: Option<&str>) -> Option<Arc<NodeClass>> {
-        let node = self.find(wanted).ok().flatten();
+    pub(super) fn class_of(&self, node_ref: NodeRef<'_>, label: Option<&str>) -> Option<Arc<NodeClass>> {
+        let node = self.find(node_ref).ok().flatten();
         let name = node.as_ref().and_then(|node| node.class()).or(label);
         self.context.classes.get(name?)?.object.clone().ok()
     }

@@ -46,7 +46,7 @@ fn open(group: &Group) -> Status {
     Status::unavailable(format!("a change of NodeSet {name} has no answer yet: ask again"))
 }
 
-fn wanted(node: &pb::ExternalGrpcNode) -> NodeRef<'_> {
+fn node_ref(node: &pb::ExternalGrpcNode) -> NodeRef<'_> {
     NodeRef { provider_id: &node.provider_id, name: &node.name }
 }
 
@@ -107,7 +107,7 @@ impl CloudProvider for Service {
         request: Request<pb::NodeGroupForNodeRequest>,
     ) -> Answer<pb::NodeGroupForNodeResponse> {
         let node = request.into_inner().node.unwrap_or_default();
-        let group = self.groups.of_node(wanted(&node)).map_err(refused)?;
+        let group = self.groups.of_node(node_ref(&node)).map_err(refused)?;
         let node_group = group.as_ref().map(|group| self.message(group)).unwrap_or_default();
         Ok(Response::new(pb::NodeGroupForNodeResponse { node_group: Some(node_group) }))
     }
@@ -224,7 +224,7 @@ impl CloudProvider for Service {
             let hours =
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
             let label = node.labels.get(names::LABEL_NODECLASS).map(String::as_str);
-            let class = self.groups.class_of(wanted(&node), label);
+            let class = self.groups.class_of(node_ref(&node), label);
             let class = class.ok_or_else(|| ScaleRefusal::foreign(&node.name, "any"))?;
             let name = class.metadata.name.as_deref().unwrap_or_default();
             autoscaling::node_price(name, class.spec.price.as_deref(), hours)

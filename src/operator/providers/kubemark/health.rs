@@ -7,7 +7,7 @@ use crate::providers::Trouble;
 /// Waiting reasons of a container that starts normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Maximum length of a container's termination message, in characters.
-const SAID_MAX: usize = 256;
+const MESSAGE_MAX: usize = 256;
 
 /// Health of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,13 +108,13 @@ fn ended(name: &str, end: &ContainerStateTerminated) -> Trouble {
         (_, 129..) => format!("exited with code {code} (signal {})", code - 128),
         _ => format!("exited with code {code}"),
     };
-    let said = end.message.as_deref().unwrap_or_default().trim();
-    let said: String = match said.char_indices().rev().nth(SAID_MAX - 1) {
-        Some((from, _)) if from > 0 => format!("…{}", &said[from..]),
-        _ => said.to_owned(),
+    let message = end.message.as_deref().unwrap_or_default().trim();
+    let message = match message.char_indices().rev().nth(MESSAGE_MAX - 1) {
+        _ if message.is_empty() => String::new(),
+        Some((from, _)) if from > 0 => format!(": …{}", &message[from..]),
+        _ => format!(": {message}"),
     };
-    let said = if said.is_empty() { said } else { format!(": {said}") };
-    Trouble { reason: reason.to_owned(), message: format!("container {name} {how}{said}") }
+    Trouble { reason: reason.to_owned(), message: format!("container {name} {how}{message}") }
 }
 
 /// Reason why a pod has ended: its own, such as Evicted, else that of a container.
@@ -206,8 +206,8 @@ mod tests {
         let (reason, message) = troubled(&container(&waits, &oom));
         assert_eq!(reason, "OOMKilled");
         assert!(message.ends_with("; 3 restarts"), "{message}");
-        let said = json!({"lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "é".repeat(300)}}});
-        let (reason, message) = troubled(&container(&waits, &said));
+        let failed = json!({"lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "é".repeat(300)}}});
+        let (reason, message) = troubled(&container(&waits, &failed));
         assert_eq!(reason, "CrashLoopBackOff");
         assert!(message.contains("…é") && message.chars().count() < 350, "{message}");
     }
