@@ -136,6 +136,6 @@ async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String>
         Preflight { namespace, ..operator }.election(name).await?;
     }
     let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));
-    operator.alone(election).await?;
-    Ok(operator.cluster_id().await?)
+    operator.no_other_leader(election).await?;
+    operator.cluster_id().await
 }

@@ -2,82 +2,28 @@
 //!
 //! Each failed check names the remedy.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::{pending, ready},
+    time::{Duration, Instant},
+};
 
+use anyhow::{Context, bail, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview},
     coordination::v1::Lease,
     core::v1::Namespace,
 };
 use kube::{Api, Client, api::PostParams};
-use kube_ext::error::chain;
 use kube_node_api::{
     crds,
     names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
 };
 use serde_json::Value;
+use tokio::time::sleep;
 use tracing::warn;
-
-/// Failed check.
-#[derive(Debug, thiserror::Error)]
-pub enum PreflightError {
-    /// There was no answer, or none of an API server.
-    #[error("cannot reach the API server at {url}: check the kubeconfig and that the server runs")]
-    Unreachable {
-        /// URL of the API server.
-        url: String,
-        /// Cause.
-        source: Box<kube::Error>,
-    },
-    /// Rights are missing.
-    #[error("{who} may not: {}; grant the rights of the chart's ClusterRole to this identity", missing.join(", "))]
-    Rights {
-        /// The identity.
-        who: String,
-        /// Missing rights: verb, resource and namespace.
-        missing: Vec<String>,
-    },
-    /// The identity may not be used at all.
-    #[error("{who} may not be used: grant the right to impersonate that ServiceAccount ({message})")]
-    Refused {
-        /// The identity.
-        who: String,
-        /// Message of the API server.
-        message: String,
-    },
-    /// Rights for leader election are missing.
-    #[error("{who} may not {}, so no leader can be elected: grant the rights of the chart's Role, or run one operator alone with --leader-elect=false", missing.join(", "))]
-    NoElection {
-        /// The identity.
-        who: String,
-        /// Missing rights: verb, resource and namespace.
-        missing: Vec<String>,
-    },
-    /// Another operator holds the default Lease, and this one takes no part in that election.
-    #[error(
-        "another operator works on this cluster, {holder} by the Lease {OPERATOR_LEASE} in {OPERATOR_NAMESPACE}, and two would fight over its nodes: stop it, or take part in its election (--leader-elect, --namespace, --leader-elect-resource-name)"
-    )]
-    Another {
-        /// Holder of the Lease.
-        holder: String,
-    },
-    /// The CRDs are not installed.
-    #[error(
-        "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
-    )]
-    NotInstalled,
-    /// The installed CRDs are of an older version.
-    #[error("the installed definition of {kind} lacks {}: install this version's with `kube-node crds | kubectl apply --server-side -f -`", fields.join(", "))]
-    Older {
-        /// Kind of the CRD.
-        kind: String,
-        /// Paths of missing fields, at most 5.
-        fields: Vec<String>,
-    },
-}
 
 /// A right: verb, API group, resource with its subresource, namespace (empty: all).
 pub type Right = (&'static str, &'static str, &'static str, &'static str);
@@ -165,86 +111,89 @@ pub struct Preflight<'a> {
 }
 
 impl Preflight<'_> {
-    fn unreachable(&self, source: kube::Error) -> PreflightError {
-        PreflightError::Unreachable { url: self.url.to_owned(), source: Box::new(source) }
+    fn unreachable(&self) -> String {
+        format!("cannot reach the API server at {}: check the kubeconfig and that the server runs", self.url)
+    }
+
+    fn may_not(&self, missing: &str) -> String {
+        let who = self.who;
+        format!("{who} may not: {missing}; grant the rights of the chart's ClusterRole to this identity")
     }
 
     /// Checks that the API server answers.
-    pub async fn reach(&self) -> Result<(), PreflightError> {
-        self.client.apiserver_version().await.map(drop).map_err(|source| self.unreachable(source))
+    pub async fn reach(&self) -> anyhow::Result<()> {
+        self.client.apiserver_version().await.map(drop).with_context(|| self.unreachable())
     }
 
     /// Checks that the identity has all `rights`.
-    pub async fn rights(&self, rights: &[Right]) -> Result<(), PreflightError> {
-        let failed = |source| match source {
-            kube::Error::Api(status) if status.code == 403 => {
-                PreflightError::Refused { who: self.who.to_owned(), message: status.message }
-            }
-            source => self.unreachable(source),
-        };
-        let missing: Vec<Option<String>> = stream::iter(rights)
-            .map(|right| async { self.missing_right(*right, "").await.map_err(failed) })
+    pub async fn rights(&self, rights: &[Right]) -> anyhow::Result<()> {
+        let missing = self.missing(rights).await?;
+        ensure!(missing.is_empty(), self.may_not(&missing.join(", ")));
+        Ok(())
+    }
+
+    /// The `rights` that the identity lacks, in words: verb, resource and namespace.
+    pub async fn missing(&self, rights: &[Right]) -> anyhow::Result<Vec<String>> {
+        stream::iter(rights.to_vec())
+            .map(|right| self.missing_right(right, ""))
             .buffered(REVIEWS_AT_ONCE)
+            .try_filter_map(|missing| ready(Ok(missing)))
             .try_collect()
-            .await?;
-        let missing: Vec<String> = missing.into_iter().flatten().collect();
-        let who = self.who.to_owned();
-        if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who, missing }) }
+            .await
     }
 
     /// Returns `wished` if the identity has the rights to serve kubelet endpoints. Otherwise logs a warning
     /// and returns None: machines work without endpoints.
-    pub async fn endpoints<T>(&self, wished: Option<T>) -> Result<Option<T>, PreflightError> {
+    pub async fn endpoints<T>(&self, wished: Option<T>) -> anyhow::Result<Option<T>> {
         let Some(wished) = wished else { return Ok(None) };
-        match self.rights(ENDPOINTS).await {
-            Ok(()) => Ok(Some(wished)),
-            Err(error @ PreflightError::Rights { .. }) => {
-                warn!(error = chain(&error), "kubelets are not served");
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        let missing = self.missing(ENDPOINTS).await?;
+        if missing.is_empty() {
+            return Ok(Some(wished));
         }
+        warn!(error = self.may_not(&missing.join(", ")), "kubelets are not served");
+        Ok(None)
     }
 
     /// Checks that the identity may elect a leader by the Lease of this name.
-    pub async fn election(&self, lease: &str) -> Result<(), PreflightError> {
+    pub async fn election(&self, lease: &str) -> anyhow::Result<()> {
         let mut missing = Vec::new();
         // RBAC cannot limit `create` to a name.
         for (verb, name) in [("create", ""), ("get", lease), ("update", lease)] {
-            let right = (verb, "coordination.k8s.io", "leases", ".");
-            missing.extend(self.missing_right(right, name).await.map_err(|source| self.unreachable(source))?);
+            missing.extend(self.missing_right((verb, "coordination.k8s.io", "leases", "."), name).await?);
         }
-        let who = self.who.to_owned();
-        if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who, missing }) }
+        let (who, all) = (self.who, missing.join(", "));
+        ensure!(
+            missing.is_empty(),
+            "{who} may not {all}, so no leader can be elected: grant the rights of the chart's Role, or run one operator alone with --leader-elect=false"
+        );
+        Ok(())
     }
 
     /// Checks that no operator leads outside this operator's election. `election` is the namespace and the
     /// name of the Lease of that election. An identity that may not read the default Lease passes.
-    pub async fn alone(&self, election: Option<(&str, &str)>) -> Result<(), PreflightError> {
+    pub async fn no_other_leader(&self, election: Option<(&str, &str)>) -> anyhow::Result<()> {
         if election == Some((OPERATOR_NAMESPACE, OPERATOR_LEASE)) {
             return Ok(());
         }
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), OPERATOR_NAMESPACE);
-        match leases.get_opt(OPERATOR_LEASE).await {
-            Ok(lease) => match lease.and_then(|lease| leader(&lease, Timestamp::now())) {
-                Some(holder) => Err(PreflightError::Another { holder }),
-                None => Ok(()),
-            },
-            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
-            Err(source) => Err(self.unreachable(source)),
-        }
+        let lease = match leases.get_opt(OPERATOR_LEASE).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => None,
+            other => other.with_context(|| self.unreachable())?,
+        };
+        let Some(holder) = lease.and_then(|lease| leader(&lease, Timestamp::now())) else { return Ok(()) };
+        bail!(
+            "another operator works on this cluster, {holder} by the Lease {OPERATOR_LEASE} in {OPERATOR_NAMESPACE}, and two would fight over its nodes: stop it, or take part in its election (--leader-elect, --namespace, --leader-elect-resource-name)"
+        )
     }
 
     /// Identifies the cluster: the UID of its namespace kube-system.
-    pub async fn cluster_id(&self) -> Result<String, PreflightError> {
+    pub async fn cluster_id(&self) -> anyhow::Result<String> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         match namespaces.get_metadata("kube-system").await {
-            Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                let missing = vec!["get namespaces kube-system".to_owned()];
-                Err(PreflightError::Rights { who: self.who.to_owned(), missing })
+                bail!(self.may_not("get namespaces kube-system"))
             }
-            Err(source) => Err(self.unreachable(source)),
+            other => Ok(other.with_context(|| self.unreachable())?.metadata.uid.unwrap_or_default()),
         }
     }
 
@@ -253,27 +202,29 @@ impl Preflight<'_> {
         &self,
         (verb, group, resource, namespace): Right,
         name: &str,
-    ) -> kube::Result<Option<String>> {
+    ) -> anyhow::Result<Option<String>> {
         let namespace = if namespace == "." { self.namespace } else { namespace };
         let (kind, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    verb: some(verb),
-                    group: some(group),
-                    resource: some(kind),
-                    subresource: some(subresource),
-                    namespace: some(namespace),
-                    name: some(name),
-                    ..ResourceAttributes::default()
-                }),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
+        let mut review = SelfSubjectAccessReview::default();
+        review.spec.resource_attributes = Some(ResourceAttributes {
+            verb: some(verb),
+            group: some(group),
+            resource: some(kind),
+            subresource: some(subresource),
+            namespace: some(namespace),
+            name: some(name),
+            ..ResourceAttributes::default()
+        });
+        let review = match Api::all(self.client.clone()).create(&PostParams::default(), &review).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => bail!(
+                "{} may not be used: grant the right to impersonate that ServiceAccount ({})",
+                self.who,
+                status.message
+            ),
+            other => other.with_context(|| self.unreachable())?,
         };
-        let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await?;
-        if answer.status.is_some_and(|status| status.allowed) {
+        if review.status.is_some_and(|status| status.allowed) {
             return Ok(None);
         }
         let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
@@ -283,32 +234,33 @@ impl Preflight<'_> {
 
     /// Fails if the installed CRDs lack a field of ours, else never returns. The API server may publish the
     /// schema of a new CRD some seconds after it serves that CRD, so the start does not wait for this check.
-    pub async fn definitions(&self) -> Result<(), PreflightError> {
+    pub async fn definitions(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PUBLISHED_WITHIN;
         loop {
-            match self.compare().await {
-                Ok(()) => return std::future::pending().await,
+            match self.outdated_definition().await {
+                Ok(None) => return pending().await,
+                Ok(Some(problem)) if Instant::now() >= deadline => bail!(problem),
                 Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(_) => tokio::time::sleep(COMPARE_AGAIN).await,
+                _ => sleep(COMPARE_AGAIN).await,
             }
         }
     }
 
-    /// Checks that the installed CRDs have all fields of ours.
-    pub async fn compare(&self) -> Result<(), PreflightError> {
-        let request = Request::get(format!("/openapi/v3/apis/{GROUP}/v1alpha1")).body(Vec::new());
-        let request = request.map_err(|error| self.unreachable(kube::Error::HttpError(error)))?;
+    /// Compares the installed CRDs with ours. Returns None if they have all fields of ours, else the remedy.
+    pub async fn outdated_definition(&self) -> anyhow::Result<Option<String>> {
+        let remedy = "with `kube-node crds | kubectl apply --server-side -f -`";
+        let not_installed = || Some(format!("the API server has no kinds of {GROUP}: install them {remedy}"));
+        let request = Request::get(format!("/openapi/v3/apis/{GROUP}/v1alpha1")).body(Vec::new())?;
         let document: Value = match self.client.request(request).await {
-            Ok(document) => document,
-            Err(kube::Error::Api(status)) if status.code == 404 => return Err(PreflightError::NotInstalled),
-            Err(error) => return Err(self.unreachable(error)),
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(not_installed()),
+            other => other.with_context(|| self.unreachable())?,
         };
         let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
         for crd in crds() {
             let kind = crd.spec.names.kind;
             let mut schemas = schemas.into_iter().flatten();
             let installed = schemas.find(|(name, _)| name.rsplit('.').next() == Some(&kind));
-            let Some((_, theirs)) = installed else { return Err(PreflightError::NotInstalled) };
+            let Some((_, theirs)) = installed else { return Ok(not_installed()) };
             for version in crd.spec.versions {
                 let ours = version.schema.and_then(|schema| schema.open_api_v3_schema);
                 let ours = serde_json::to_value(ours).unwrap_or_default();
@@ -316,11 +268,13 @@ impl Preflight<'_> {
                 missing_fields(&ours, theirs, "", &mut fields);
                 if !fields.is_empty() {
                     fields.truncate(5);
-                    return Err(PreflightError::Older { kind, fields });
+                    let fields = fields.join(", ");
+                    let message = format!("the installed definition of {kind} lacks {fields}");
+                    return Ok(Some(format!("{message}: install this version's {remedy}")));
                 }
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -3,7 +3,7 @@
 use kube::{Api, Client, api::ListParams};
 use kube_ext::{call::call, objects};
 use kube_node_api::NodeSet;
-use kube_node_operator::preflight::{Preflight, PreflightError, Right};
+use kube_node_operator::preflight::{Preflight, Right};
 use local_cluster::{NAMESPACE, absent};
 
 use super::findings::{Finding, list};
@@ -50,12 +50,10 @@ pub(super) async fn server(client: &Client) -> anyhow::Result<Finding> {
 
 /// Checks the CRDs.
 pub(super) async fn kinds(client: &Client) -> anyhow::Result<Finding> {
-    match checks(client).compare().await {
-        Err(error @ (PreflightError::NotInstalled | PreflightError::Older { .. })) => {
-            Ok(Finding::bad(error.to_string()).hint("kube-node setup installs them, too"))
-        }
-        other => Ok(other.map(|()| Finding::good("NodeClass and NodeSet are those of this version"))?),
-    }
+    Ok(match checks(client).outdated_definition().await? {
+        Some(problem) => Finding::bad(problem).hint("kube-node setup installs them, too"),
+        None => Finding::good("NodeClass and NodeSet are those of this version"),
+    })
 }
 
 /// Checks the other objects that `setup` installs.
@@ -69,13 +67,12 @@ pub(super) async fn manifests(client: &Client) -> anyhow::Result<Finding> {
 
 /// Checks the rights of this user.
 pub(super) async fn rights(client: &Client) -> anyhow::Result<Finding> {
-    match checks(client).rights(COMMANDS).await {
-        Err(PreflightError::Rights { missing, .. }) => {
-            Ok(Finding::odd(format!("this identity may not: {}", missing.join(", ")))
-                .hint("the ClusterRole kube-node-admin and the Roles of that name have what people need"))
-        }
-        other => Ok(other.map(|()| Finding::good("this identity may use all commands"))?),
+    let missing = checks(client).missing(COMMANDS).await?;
+    if missing.is_empty() {
+        return Ok(Finding::good("this identity may use all commands"));
     }
+    Ok(Finding::odd(format!("this identity may not: {}", missing.join(", ")))
+        .hint("the ClusterRole kube-node-admin and the Roles of that name have what people need"))
 }
 
 /// Checks that an operator runs.
