@@ -38,7 +38,7 @@ impl Access {
             let file =
                 kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from).with_context(unusable)?;
             if let Some(context) = context {
-                let contexts: Vec<&str> = file.contexts.iter().map(|named| named.name.as_str()).collect();
+                let contexts: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
                 ensure!(
                     contexts.contains(&context),
                     "the kubeconfig {name} has no context {context}; it has: {}",

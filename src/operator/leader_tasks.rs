@@ -8,6 +8,7 @@ use hollow_kubelet::{Hollow, RESTART};
 use kube::Client;
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
 use machine_agent::identity::BootstrapClient;
+use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -16,8 +17,8 @@ use super::{Caches, Options, TaskGroup};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
-        Context, DrainPermits, Events, ExpectationStore, Metrics, PodCidrs, PolicyParameters, Revisions,
-        Secrets, csr::Approver, inventory, node::NodeController, nodeclass::NodeClassController,
+        Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, Revisions, Secrets,
+        csr::Approver, inventory, node::NodeController, nodeclass::NodeClassController,
         nodeset::NodeSetController,
     },
     hosts::MembershipWatch,
@@ -86,7 +87,7 @@ pub(super) fn start(
         classes: Arc::clone(&caches.classes),
         sets: Arc::clone(&caches.sets),
         revisions: Revisions::new(client.clone(), &options.namespace),
-        expectations: ExpectationStore::default(),
+        expectations: Mutex::default(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), "kube-node", registry)?,
         metrics: Metrics::register(registry)?,

@@ -19,8 +19,7 @@ use kube_node_api::{NodeClass, NodeSet};
 use kube_node_cache::{Cache, CustomObject as Stored, View};
 use kube_node_operator::{
     controllers::{
-        Context, DrainPermits, Events, ExpectationStore, Metrics, ProviderIdPrefix, Revisions,
-        node::NodeController,
+        Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, node::NodeController,
     },
     providers::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage},
 };
@@ -167,7 +166,7 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
         classes: Arc::default(),
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
-        expectations: ExpectationStore::default(),
+        expectations: Default::default(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), name, registry).unwrap(),
         metrics: Metrics::register(registry).unwrap(),

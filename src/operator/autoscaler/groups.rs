@@ -193,7 +193,7 @@ impl Groups {
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[GroupNode<'_>], usize) -> T) -> T {
         let startup = self.startup_taints(group);
         // Read before the Nodes: a Node shown in between counts once.
-        let expectations = self.context.expectations.now(group.name());
+        let expectations = self.context.expectations.lock().get(group.name()).cloned().unwrap_or_default();
         let nodes = self.context.nodes.by_index(group.name());
         let machines: Vec<GroupNode<'_>> = nodes
             .iter()
@@ -227,8 +227,8 @@ impl Groups {
         let limit = self.class(group).and_then(|class| class.spec.limits.as_ref()?.nodes);
         let Some(limit) = limit else { return bounds };
         let class = &group.set.spec.node_class_name;
-        let others =
-            self.context.expectations.read(|all| self.context.nodes_of_class(class, Some(group.name()), all));
+        let expectations = self.context.expectations.lock();
+        let others = self.context.nodes_of_class(class, Some(group.name()), &expectations);
         let left = i32::try_from(others).map_or(0, |others| limit.saturating_sub(others));
         Bounds { max: bounds.max.min(left).max(bounds.min), ..bounds }
     }

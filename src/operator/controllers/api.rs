@@ -1,12 +1,11 @@
-//! Writes of cluster-scoped objects, each only in the state that was read.
+//! Writes of objects, each only in the state that was read.
 
 use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
-    Api, Client, Resource,
+    Api, Resource,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
-    core::{ClusterResourceScope, PartialObjectMeta},
 };
 use kube_ext::call::{ApiError, call};
 use kube_node_api::names::FIELD_MANAGER;
@@ -14,42 +13,19 @@ use kube_node_cache::NodeView;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// A cluster-scoped kind.
-pub trait ClusterScoped:
-    Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug
-{
-}
+/// A kind of object.
+pub trait Kind: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug {}
 
-impl<K> ClusterScoped for K where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug
-{
-}
+impl<K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug> Kind for K {}
 
-/// Identity and version of an object as it was read. A write with these preconditions reaches no other object
-/// and no newer state.
-#[derive(Clone, Copy, Debug)]
-pub struct ObjectVersion<'a> {
-    name: &'a str,
-    uid: &'a str,
-    resource_version: &'a str,
-    finalizers: &'a [String],
-}
-
-impl<'a> From<&'a NodeView> for ObjectVersion<'a> {
-    fn from(node: &'a NodeView) -> Self {
-        let NodeView { name, uid, resource_version, finalizers, .. } = node;
-        Self { name, uid, resource_version, finalizers }
-    }
-}
-
-impl<'a> From<&'a ObjectMeta> for ObjectVersion<'a> {
-    fn from(metadata: &'a ObjectMeta) -> Self {
-        Self {
-            name: metadata.name.as_deref().unwrap_or_default(),
-            uid: metadata.uid.as_deref().unwrap_or_default(),
-            resource_version: metadata.resource_version.as_deref().unwrap_or_default(),
-            finalizers: metadata.finalizers.as_deref().unwrap_or_default(),
-        }
+/// Metadata of a Node that identify it and its version for a write.
+pub fn metadata(node: &NodeView) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(node.name.to_string()),
+        uid: Some(node.uid.to_string()),
+        resource_version: Some(node.resource_version.clone()),
+        finalizers: Some(node.finalizers.clone()),
+        ..ObjectMeta::default()
     }
 }
 
@@ -58,33 +34,33 @@ pub fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// Sends a JSON merge patch. `change` is an object, and `what` describes it, as in «change the owner».
-pub async fn patch<K: ClusterScoped>(
-    client: &Client,
-    read: impl Into<ObjectVersion<'_>>,
+/// Sends a JSON merge patch, which reaches no other object and no newer state than `read`. `change` is an
+/// object, and `what` describes it, as in «change the owner».
+pub async fn patch<K: Kind>(
+    api: &Api<K>,
+    read: &ObjectMeta,
     mut change: Value,
     what: &str,
 ) -> Result<(), ApiError> {
-    let ObjectVersion { name, uid, resource_version, .. } = read.into();
-    change["metadata"]["uid"] = json!(uid);
-    change["metadata"]["resourceVersion"] = json!(resource_version);
-    let api = Api::<K>::all(client.clone());
+    change["metadata"]["uid"] = json!(read.uid);
+    change["metadata"]["resourceVersion"] = json!(read.resource_version);
+    let name = read.name.as_deref().unwrap_or_default();
     let action = format!("{what} of {} {name}", K::kind(&()));
-    call(action, api.patch(name, &patch_params(), &Patch::Merge(&change))).await.map(drop)
+    call(action, api.patch_metadata(name, &patch_params(), &Patch::Merge(change))).await.map(drop)
 }
 
 /// Adds or removes a finalizer. Returns true if the object did not have it, or had it.
-pub async fn set_finalizer<K: ClusterScoped>(
-    client: &Client,
-    read: impl Into<ObjectVersion<'_>>,
+pub async fn set_finalizer<K: Kind>(
+    api: &Api<K>,
+    read: &ObjectMeta,
     finalizer: &str,
     wanted: bool,
 ) -> Result<bool, ApiError> {
-    let read = read.into();
-    let Some(finalizers) = with_finalizer(read.finalizers, finalizer, wanted) else { return Ok(false) };
+    let finalizers = read.finalizers.as_deref().unwrap_or_default();
+    let Some(finalizers) = with_finalizer(finalizers, finalizer, wanted) else { return Ok(false) };
     let change = json!({ "metadata": { "finalizers": finalizers } });
     let what = if wanted { "set the finalizer" } else { "drop the finalizer" };
-    patch::<K>(client, read, change, what).await.map(|()| true)
+    patch(api, read, change, what).await.map(|()| true)
 }
 
 /// The finalizers with or without this one; None if that changes nothing.
@@ -97,11 +73,11 @@ pub fn with_finalizer(finalizers: &[String], finalizer: &str, wanted: bool) -> O
     (has != wanted).then_some(changed)
 }
 
-/// Replaces the whole status of a cluster-scoped object: fields that are no longer set must disappear.
-/// Returns the object as the API server stored it. Where others write the status too, `read` is the resource
-/// version that `status` is based on: their writes in between are then a conflict.
-pub async fn replace_status<K: ClusterScoped>(
-    client: &Client,
+/// Replaces the whole status: fields that are no longer set must disappear. Returns the object as the API
+/// server stored it. Where others write the status too, `read` is the resource version that `status` is based
+/// on: their writes in between are then a conflict.
+pub async fn replace_status<K: Kind>(
+    api: &Api<K>,
     name: &str,
     read: Option<&str>,
     status: &impl Serialize,
@@ -109,36 +85,17 @@ pub async fn replace_status<K: ClusterScoped>(
     let add = |path: &str, value| json!({ "op": "add", "path": path, "value": value });
     let version = read.map(|version| add("/metadata/resourceVersion", json!(version)));
     let change: Value = version.into_iter().chain([add("/status", json!(status))]).collect();
-    let action = format!("write the status of {} {name}", K::kind(&()));
-    let api = Api::<K>::all(client.clone());
-    let change = serde_json::from_value(change).map(Patch::<()>::Json);
-    let change =
-        change.map_err(|source| ApiError::Failed { action: action.clone(), source: source.into() })?;
-    call(action, api.patch_status(name, &patch_params(), &change)).await
+    let write = async {
+        let change = serde_json::from_value(change).map_err(kube::Error::SerdeError)?;
+        api.patch_status(name, &patch_params(), &Patch::<()>::Json(change)).await
+    };
+    call(format!("write the status of {} {name}", K::kind(&())), write).await
 }
 
-/// Sends a JSON merge patch for the status of a cluster-scoped object.
-pub async fn patch_status<K: ClusterScoped>(
-    client: &Client,
-    name: &str,
-    status: Value,
-) -> Result<(), ApiError> {
-    let api = Api::<PartialObjectMeta<K>>::all(client.clone());
-    let change = Patch::Merge(json!({ "status": status }));
-    let action = format!("write the status of {} {name}", K::kind(&()));
-    call(action, api.patch_status(name, &patch_params(), &change)).await.map(drop)
-}
-
-/// Deletes a cluster-scoped object.
-pub async fn delete<K: ClusterScoped>(
-    client: &Client,
-    read: impl Into<ObjectVersion<'_>>,
-) -> Result<(), ApiError> {
-    let ObjectVersion { name, uid, resource_version, .. } = read.into();
-    let api = Api::<PartialObjectMeta<K>>::all(client.clone());
-    let params = DeleteParams::default().preconditions(Preconditions {
-        uid: Some(uid.to_owned()),
-        resource_version: Some(resource_version.to_owned()),
-    });
+/// Deletes an object in the state that was read.
+pub async fn delete<K: Kind>(api: &Api<K>, read: &ObjectMeta) -> Result<(), ApiError> {
+    let (uid, resource_version) = (read.uid.clone(), read.resource_version.clone());
+    let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
+    let name = read.name.as_deref().unwrap_or_default();
     call(format!("delete {} {name}", K::kind(&())), api.delete(name, &params)).await.map(drop)
 }

@@ -32,23 +32,18 @@ impl DrainPermits {
     /// Replaces the permits of a NodeSet, given as UIDs and names, and reports the new ones to the `on_grant`
     /// callback.
     pub fn replace(&self, set: &str, nodes: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
-        let mut granted = self.granted.lock();
-        let before = granted.remove(set).unwrap_or_default();
-        let mut now = HashSet::new();
-        let mut new = Vec::new();
-        for (uid, name) in nodes {
-            if !before.contains(&uid) {
-                new.push(name);
-            }
-            now.insert(uid);
-        }
-        if !now.is_empty() {
-            granted.insert(set.into(), now);
-        }
-        drop(granted);
+        let nodes: Vec<_> = nodes.into_iter().collect();
+        let uids = nodes.iter().map(|(uid, _)| Arc::clone(uid)).collect();
+        let before = self.granted.lock().insert(set.into(), uids).unwrap_or_default();
+        let new = nodes.iter().filter(|(uid, _)| !before.contains(uid));
         if let Some(on_grant) = self.on_grant.get() {
-            new.iter().for_each(on_grant);
+            new.for_each(|(_, name)| on_grant(name));
         }
+    }
+
+    /// Drops the permits of a deleted NodeSet.
+    pub(super) fn forget(&self, set: &str) {
+        self.granted.lock().remove(set);
     }
 
     /// Returns true if this Node of the set may start draining.

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -25,6 +25,7 @@ use tokio::{
     sync::mpsc::{Receiver, Sender, channel},
     time::{Instant, timeout},
 };
+use tokio_stream::wrappers::ReceiverStream;
 use tracing::debug;
 
 /// Time for which an unchanged event is not repeated.
@@ -48,12 +49,8 @@ pub struct Events {
     results: IntCounterVec,
 }
 
-/// A queued event.
-struct PendingEvent {
-    on: ObjectReference,
-    event: Event,
-    key: u64,
-}
+/// A queued event, with the object that it is about and its key in [`RecordedEvents`].
+type PendingEvent = (ObjectReference, Event, u64);
 
 impl Events {
     /// A recorder that reports as `controller`. Its writer task ends when the recorder is dropped. Requires a
@@ -61,12 +58,8 @@ impl Events {
     pub fn register(client: Client, controller: &str, registry: &Registry) -> Result<Self, Error> {
         let reporter =
             Reporter { controller: controller.to_owned(), instance: std::env::var("POD_NAME").ok() };
-        let results = counters(
-            registry,
-            ("kube_node_events_total", "Events about Nodes, NodeSets and NodeClasses, by result"),
-            ["result"],
-            RESULTS.map(|result| [result]),
-        )?;
+        let name = ("kube_node_events_total", "Events about Nodes, NodeSets and NodeClasses, by result");
+        let results = counters(registry, name, ["result"], RESULTS.map(|result| [result]))?;
         let (queue, pending) = channel(QUEUED);
         let recorded = Arc::default();
         let writer = Recorder::new(client, reporter);
@@ -100,8 +93,8 @@ impl Events {
         note.truncate(note.floor_char_boundary(1_000));
         let (reason, action) = (reason.to_owned(), action.to_owned());
         let event = Event { type_, reason, note: Some(note), action, secondary: None };
-        if self.queue.try_send(PendingEvent { on: on.clone(), event, key }).is_err() {
-            self.recorded.lock().forget(key);
+        if self.queue.try_send((on.clone(), event, key)).is_err() {
+            self.recorded.lock().last.remove(&key);
             self.results.with_label_values(&["dropped"]).inc();
         }
         true
@@ -115,8 +108,7 @@ async fn publish(
     recorded: Arc<Mutex<RecordedEvents>>,
     results: IntCounterVec,
 ) {
-    let pending = stream::unfold(pending, async |mut pending| pending.recv().await.map(|one| (one, pending)));
-    let write = async |PendingEvent { on, event, key }: PendingEvent| {
+    let write = async |(on, event, key): PendingEvent| {
         let failure = match timeout(TIME_LIMIT, writer.publish(&event, &on)).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(chain(&error)),
@@ -124,11 +116,11 @@ async fn publish(
         };
         if let Some(error) = &failure {
             debug!(error, reason = event.reason, "event not written");
-            recorded.lock().forget(key);
+            recorded.lock().last.remove(&key);
         }
         results.with_label_values(&[if failure.is_some() { "error" } else { "success" }]).inc();
     };
-    pending.for_each_concurrent(AT_ONCE, write).await;
+    ReceiverStream::new(pending).for_each_concurrent(AT_ONCE, write).await;
 }
 
 /// Recorded events, as hashes: a text may have a thousand bytes.
@@ -156,11 +148,6 @@ impl RecordedEvents {
         self.last.insert(key, (note, now));
         Some(key)
     }
-
-    /// Forgets an event that was not written.
-    fn forget(&mut self, key: u64) {
-        self.last.remove(&key);
-    }
 }
 
 #[cfg(test)]
@@ -187,18 +174,18 @@ mod tests {
 
     /// A client whose server never answers, and the number of its requests.
     fn silent() -> (Client, Arc<AtomicUsize>) {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requests);
         let service = service_fn(move |_: Request<Body>| {
             count.fetch_add(1, Ordering::Relaxed);
             pending::<Result<Response<Body>, std::convert::Infallible>>()
         });
-        (Client::new(service, "default"), asked)
+        (Client::new(service, "default"), requests)
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_an_api_server_that_does_not_answer() {
-        let (client, asked) = silent();
+        let (client, requests) = silent();
         let registry = Registry::new();
         let events = Events::register(client, "test", &registry).unwrap();
         let began = Instant::now();
@@ -212,7 +199,11 @@ mod tests {
         let last = (2 * QUEUED - 1).to_string();
         assert!(events.warn(&node(&last), "A", "Test", "text".to_owned()), "a dropped one was not said");
         sleep(TIME_LIMIT.mul_f64(2.5)).await;
-        assert_eq!(asked.load(Ordering::Relaxed), 3 * AT_ONCE, "each has its time, and a few are under way");
+        assert_eq!(
+            requests.load(Ordering::Relaxed),
+            3 * AT_ONCE,
+            "each has its time, and a few are under way"
+        );
         assert_eq!(count("error"), u64::try_from(2 * AT_ONCE).unwrap());
         assert!(events.warn(&node("0"), "A", "Test", "text".to_owned()), "what was not written was not said");
     }

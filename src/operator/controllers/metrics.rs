@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use kube_ext::{
     call::ApiError,
-    metrics::{counters, gauges, histograms},
+    metrics::{computed, counters, histograms},
     work_queue::Action,
 };
 use kube_node_planner::{disruption::DisruptionReason, wait::NodeWait};
-use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{Error, HistogramVec, IntCounterVec, Registry};
 use strum::VariantNames as _;
 
-use super::pod_cidrs;
+use super::{node::ReportedWaits, pod_cidrs};
 
 /// Names of the controllers in metrics and logs.
 pub(super) const CONTROLLERS: [&str; 4] = ["nodeset", "node", "nodeclass", "csr"];
@@ -25,7 +25,7 @@ const SUCCESS: &str = "success";
 pub struct Metrics {
     reconciliations: IntCounterVec,
     reconcile_seconds: HistogramVec,
-    waiting: IntGaugeVec,
+    pub(super) waits: ReportedWaits,
     nodes_created: IntCounterVec,
     nodes_deleted: IntCounterVec,
     nodes_replaced: IntCounterVec,
@@ -35,6 +35,12 @@ impl Metrics {
     /// Registers the metrics.
     pub fn register(registry: &Registry) -> Result<Self, Error> {
         let results = || std::iter::once(SUCCESS).chain(ApiError::REASONS).map(|result| [result]);
+        let waits = ReportedWaits::default();
+        let waiting = waits.clone();
+        let name = ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for");
+        computed(registry, name, ["reason"], NodeWait::reasons().map(|reason| [reason]), move |gauges| {
+            waiting.reasons(|reason| gauges.with_label_values(&[reason]).inc());
+        })?;
         Ok(Self {
             reconciliations: counters(
                 registry,
@@ -49,12 +55,7 @@ impl Metrics {
                 "controller",
                 CONTROLLERS,
             )?,
-            waiting: gauges(
-                registry,
-                ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
-                ["reason"],
-                NodeWait::reasons().map(|reason| [reason]),
-            )?,
+            waits,
             nodes_created: counters(
                 registry,
                 ("kube_node_node_creations_total", "Node creations, by result"),
@@ -83,26 +84,9 @@ impl Metrics {
         self.reconcile_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
     }
 
-    /// Moves a Node from one wait reason to another; None: the Node does not wait.
-    pub(super) fn waits(&self, before: Option<&'static str>, now: Option<&'static str>) {
-        if before == now {
-            return;
-        }
-        for (reason, change) in [(before, -1), (now, 1)] {
-            if let Some(reason) = reason {
-                self.waiting.with_label_values(&[reason]).add(change);
-            }
-        }
-    }
-
-    /// Counts a Node creation that was sent, by its result.
-    pub(super) fn node_created(&self, result: Result<(), &ApiError>) {
-        self.nodes_created.with_label_values(&[label(result)]).inc();
-    }
-
-    /// Counts a Node creation that was not sent because something that the Node needs is missing.
-    pub(super) fn node_not_created(&self, reason: &str) {
-        self.nodes_created.with_label_values(&[reason]).inc();
+    /// Counts a Node creation, by its result: that of the API server, or the reason why it was not sent.
+    pub(super) fn node_created(&self, result: Result<(), &'static str>) {
+        self.nodes_created.with_label_values(&[result.err().unwrap_or(SUCCESS)]).inc();
     }
 
     /// Counts a Node that was deleted to be replaced.
@@ -111,11 +95,7 @@ impl Metrics {
     }
 
     /// Counts a Node deletion that was sent, by its result.
-    pub(super) fn node_deleted(&self, result: Result<(), &ApiError>) {
-        self.nodes_deleted.with_label_values(&[label(result)]).inc();
+    pub(super) fn node_deleted(&self, result: Result<(), &'static str>) {
+        self.nodes_deleted.with_label_values(&[result.err().unwrap_or(SUCCESS)]).inc();
     }
-}
-
-fn label(result: Result<(), &ApiError>) -> &'static str {
-    result.map_or_else(ApiError::reason, |()| SUCCESS)
 }

@@ -4,7 +4,6 @@ mod api;
 pub mod csr;
 mod drain_permits;
 mod events;
-mod expectations;
 pub(crate) mod inventory;
 pub(crate) mod machine_spec;
 mod metrics;
@@ -24,12 +23,16 @@ use std::{
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
+use kube_node_api::NodeTemplate;
 use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView};
-use kube_node_planner::expectations::Expectations;
+use kube_node_planner::{
+    expectations::Expectations,
+    template::{self, CurrentTemplate},
+};
+use parking_lot::Mutex;
 
 pub use drain_permits::DrainPermits;
 pub use events::Events;
-pub use expectations::ExpectationStore;
 pub use metrics::Metrics;
 pub use pod_cidrs::PodCidrs;
 pub(crate) use policy_parameters::PolicyParameters;
@@ -53,8 +56,9 @@ pub struct Context {
     pub sets: Arc<Cache<CachedNodeSet>>,
     /// Revisions, from which machines are made.
     pub revisions: Revisions,
-    /// Creations and deletions that were sent and that the watch has not shown yet.
-    pub expectations: ExpectationStore,
+    /// Creations and deletions that were sent and that the watch has not shown yet, by set. The autoscaler
+    /// server reads them, too.
+    pub expectations: Mutex<HashMap<String, Expectations>>,
     /// Permits to start a drain.
     pub drain_permits: DrainPermits,
     /// Event recorder.
@@ -92,10 +96,10 @@ impl Context {
         but_for: Option<&str>,
         expectations: &HashMap<String, Expectations>,
     ) -> usize {
-        let is_counted = |set: &CachedNodeSet| Some(set.name()) != but_for;
         let sets = self.sets.by_index(class);
-        let sets = sets.iter().filter(|set| is_counted(set)).filter_map(|set| expectations.get(set.name()));
-        let coming = sets.flat_map(Expectations::creations).filter(|name| self.nodes.get(name).is_none());
+        let others = sets.iter().map(|set| set.name()).filter(|set| Some(*set) != but_for);
+        let creations = others.filter_map(|set| expectations.get(set)).flat_map(Expectations::creations);
+        let coming = creations.filter(|name| self.nodes.get(name).is_none());
         let shown =
             |node: &NodeView| node.class() == Some(class) && (but_for.is_none() || node.set() != but_for);
         coming.count() + self.nodes.count(shown)
@@ -122,4 +126,18 @@ fn reference_to_node(node: &NodeView) -> ObjectReference {
         uid: Some(node.name.to_string()),
         ..ObjectReference::default()
     }
+}
+
+/// Message about the reserved taints of a template; None if the template has none.
+fn reserved_taints(what: &str, template: Option<&NodeTemplate>) -> Option<String> {
+    let reserved = template::reserved_taints(template?);
+    let all = reserved.join(", ");
+    let message =
+        || format!("{what} names taints that others set and remove, so no node gets them: remove {all}");
+    (!reserved.is_empty()).then(message)
+}
+
+/// The fields of a Node that a template covers.
+fn current_template(node: &NodeView) -> CurrentTemplate<'_> {
+    CurrentTemplate { labels: &node.labels, annotations: &node.annotations, taints: &node.taints }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::Resource;
+use kube::{Api, Resource};
 use kube_ext::{
     call::ApiError,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
@@ -20,15 +20,16 @@ use kube_node_planner::{
     conditions::{self, ConditionUpdate},
     history,
     revision::ResolvedMachine,
-    template::reserved_taints,
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    Context, ReconcileError, RevisionsError, Secrets, api,
-    secrets::{CHECK_INTERVAL, SecretState},
+    Context, Secrets, api,
+    reconcile::Result,
+    reserved_taints,
+    secrets::{CHECK_INTERVAL, SECRET_DELETED},
 };
 
 /// Minimum interval between two reconciliations of one class: its status counts Nodes.
@@ -62,6 +63,7 @@ fn credentials(class: &CachedNodeClass) -> Option<&str> {
 /// The controller.
 pub struct NodeClassController {
     context: Arc<Context>,
+    api: Api<NodeClass>,
     /// Credentials Secrets of classes.
     secrets: Secrets,
     requests: WorkQueue<String>,
@@ -73,7 +75,8 @@ impl NodeClassController {
     /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
     pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
-        let controller = Arc::new(Self { context, secrets, requests, tidied: Mutex::default() });
+        let api = Api::all(context.client.clone());
+        let controller = Arc::new(Self { context, api, secrets, requests, tidied: Mutex::default() });
         controller.context.nodes.add_event_handler(controller.clone());
         controller.context.sets.add_event_handler(controller.clone());
         controller.context.classes.add_event_handler(controller.clone());
@@ -87,24 +90,22 @@ impl NodeClassController {
         self.context.run("nodeclass", (queue, CONFIG), &stop, reconcile).await;
     }
 
-    async fn reconcile(&self, name: &str) -> Result<Action, ReconcileError> {
+    async fn reconcile(&self, name: &str) -> Result<Action> {
         let Some(class) = self.context.classes.get(name) else {
             self.tidied.lock().remove(name);
             self.context.revisions.forget(name);
             if let Some(secret) = self.secrets.of(name) {
-                self.give_up_credentials(name, &secret).await?;
+                self.release_credentials(name, &secret).await?;
             }
             return Ok(Action::AwaitChange);
         };
         let users = self.users(name);
-        let set_finalizer = |wanted| {
-            let (client, finalizer) = (&self.context.client, names::FINALIZER_IN_USE);
-            api::set_finalizer::<NodeClass>(client, &class.metadata, finalizer, wanted)
-        };
+        let set_finalizer =
+            |wanted| api::set_finalizer(&self.api, &class.metadata, names::FINALIZER_IN_USE, wanted);
         if class.is_leaving() && users.is_none() {
             // Before the class is deleted: a restarted operator would not know the Secret afterwards.
             if let Some(secret) = credentials(&class) {
-                self.give_up_credentials(name, secret).await?;
+                self.release_credentials(name, secret).await?;
             }
             set_finalizer(false).await?;
             return Ok(Action::AwaitChange);
@@ -113,11 +114,11 @@ impl NodeClassController {
             // The event of this patch enqueues the next reconciliation.
             return Ok(Action::AwaitChange);
         }
-        let credentials = self.keep_credentials(&class).await?;
-        self.write_status(&class, &users, credentials.as_ref()).await?;
+        let credentials = self.protect_credentials(&class).await?;
+        let check_in = credentials.as_ref().map(|_| CHECK_INTERVAL);
+        self.write_status(&class, &users, credentials).await?;
         let tidy_in = self.tidy_revisions(&class, users.revisions).await?;
-        let is_checked = credentials.is_some();
-        Ok(Action::RequeueAfter(if is_checked { tidy_in.min(CHECK_INTERVAL) } else { tidy_in }))
+        Ok(Action::RequeueAfter(check_in.map_or(tidy_in, |check_in| check_in.min(tidy_in))))
     }
 
     fn users(&self, class: &str) -> Users {
@@ -129,41 +130,32 @@ impl NodeClassController {
         Users { nodes: of_class().count(), sets, revisions: revisions.map(str::to_owned).collect() }
     }
 
-    /// Keeps the class's credentials Secret and returns its state; None if the class names no Secret.
-    async fn keep_credentials(
-        &self,
-        class: &CachedNodeClass,
-    ) -> Result<Option<(String, SecretState)>, ApiError> {
+    /// Protects the class's credentials Secret and returns its condition; None if the class names no Secret.
+    async fn protect_credentials(&self, class: &CachedNodeClass) -> Result<Option<ConditionUpdate>> {
         // The Secret of an unreadable class is unknown: the last known one stays.
         if class.object.is_err() {
             return Ok(None);
         }
         let current = credentials(class);
-        if let Some(before) = self.secrets.of(class.name()).filter(|before| current != Some(before.as_str()))
-        {
-            self.give_up_credentials(class.name(), &before).await?;
+        if let Some(old) = self.secrets.of(class.name()).filter(|old| current != Some(old.as_str())) {
+            self.release_credentials(class.name(), &old).await?;
         }
         let Some(secret) = current else { return Ok(None) };
-        let state = self.secrets.keep(class.name(), secret).await?;
-        Ok(Some((secret.to_owned(), state)))
+        Ok(Some(self.secrets.protect(class.name(), secret).await?))
     }
 
     /// Releases a Secret that the class no longer needs.
-    async fn give_up_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
+    async fn release_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
         // Of two classes that leave at once, neither may keep the Secret because of the other.
         let stays = |own: &CachedNodeClass| !own.is_leaving() || !self.users(own.name()).is_none();
         let names = |own: &CachedNodeClass| own.object.is_err() || credentials(own) == Some(secret);
         let is_needed = self.context.classes.all().iter().any(|own| names(own) && stays(own));
-        self.secrets.give_up(class, secret, is_needed).await
+        self.secrets.release(class, secret, is_needed).await
     }
 
     /// Deletes revisions that no Node and no set names, and restores needed ones that were deleted; once per
     /// interval. Returns the time until the next check.
-    async fn tidy_revisions(
-        &self,
-        own: &CachedNodeClass,
-        mut needed: BTreeSet<String>,
-    ) -> Result<Duration, RevisionsError> {
+    async fn tidy_revisions(&self, own: &CachedNodeClass, mut needed: BTreeSet<String>) -> Result<Duration> {
         let class = own.name();
         let now = Instant::now();
         let last = self.tidied.lock().get(class).copied();
@@ -196,7 +188,7 @@ impl NodeClassController {
         &self,
         class: &CachedNodeClass,
         users: &Users,
-        credentials: Option<&(String, SecretState)>,
+        credentials: Option<ConditionUpdate>,
     ) -> Result<(), ApiError> {
         let object = class.object.as_ref().ok();
         let old = object.and_then(|class| class.status.clone()).unwrap_or_default();
@@ -207,13 +199,10 @@ impl NodeClassController {
             events.warn(&class.object_ref(&()), "InUse", "Delete", message.clone());
             updates.push(ConditionUpdate { r#type: "Deleting", status: false, reason: "InUse", message });
         }
-        if let Some((secret, state)) = credentials {
-            let update = state.condition(secret, self.secrets.namespace());
-            if matches!(state, SecretState::Deleting | SecretState::Lost) {
-                events.warn(&class.object_ref(&()), update.reason, "Keep", update.message.clone());
-            }
-            updates.push(update);
+        if let Some(lost) = credentials.as_ref().filter(|update| update.reason == SECRET_DELETED) {
+            events.warn(&class.object_ref(&()), lost.reason, "Keep", lost.message.clone());
         }
+        updates.extend(credentials);
         let set = |conditions: &[_], updates| {
             conditions::set(conditions, updates, class.metadata.generation, Timestamp::now())
         };
@@ -231,40 +220,34 @@ impl NodeClassController {
         }
         // A third party's NodeController may accept the class at the same time.
         let read = class.metadata.resource_version.as_deref();
-        api::replace_status::<NodeClass>(&self.context.client, class.name(), read, &status).await.map(drop)
+        api::replace_status(&self.api, class.name(), read, &status).await.map(drop)
     }
 
     /// The condition `Accepted`; None for a class of a third party's NodeController, which writes the
     /// condition itself.
     fn acceptance(&self, class: &CachedNodeClass) -> Option<ConditionUpdate> {
-        let accepted =
-            |status, reason, message| Some(ConditionUpdate { r#type: "Accepted", status, reason, message });
-        let object = match &class.object {
-            Ok(object) => object,
-            Err(error) => {
-                return accepted(
-                    false,
-                    "Unreadable",
-                    format!("the object does not fit its definition: {error}"),
-                );
+        let (status, reason, message) = match &class.object {
+            Err(error) => (false, "Unreadable", format!("the object does not fit its definition: {error}")),
+            Ok(class) => {
+                let controller = class.spec.node_controller.as_str();
+                self.context.providers.get(controller)?;
+                if let Err(error) = ResolvedMachine::resolve(&class.spec, None).check() {
+                    (false, "InvalidMachine", error.to_string())
+                } else if let Some(message) = reserved_taints("the template", class.spec.template.as_ref()) {
+                    (false, "ReservedTaint", message)
+                } else {
+                    (true, "Accepted", format!("served by the NodeController {controller}"))
+                }
             }
         };
-        let controller = object.spec.node_controller.as_str();
-        if !self.context.providers.contains_key(controller) {
-            return None;
+        Some(ConditionUpdate { r#type: "Accepted", status, reason, message })
+    }
+
+    /// Enqueues both classes of an object whose class has changed.
+    fn class_changed(&self, old: Option<&str>, new: Option<&str>) {
+        if old != new {
+            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class.to_owned()));
         }
-        if let Err(error) = ResolvedMachine::resolve(&object.spec, None).check() {
-            return accepted(false, "InvalidMachine", error.to_string());
-        }
-        let reserved = object.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
-        if !reserved.is_empty() {
-            let message = format!(
-                "the template names taints that others set and remove, so no node gets them: remove {}",
-                reserved.join(", ")
-            );
-            return accepted(false, "ReservedTaint", message);
-        }
-        accepted(true, "Accepted", format!("served by the NodeController {controller}"))
     }
 }
 
@@ -288,15 +271,6 @@ fn still_used_by(nodes: usize, sets: &[String]) -> String {
     let nodes = if nodes == 0 { String::new() } else { format!("{nodes} nodes") };
     let both = if sets.is_empty() || nodes.is_empty() { "" } else { " and " };
     format!("still used by {sets}{both}{nodes}: delete these first")
-}
-
-impl NodeClassController {
-    /// Enqueues both classes of an object whose class has changed.
-    fn class_changed(&self, old: Option<&str>, new: Option<&str>) {
-        if old != new {
-            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class.to_owned()));
-        }
-    }
 }
 
 impl EventHandler<NodeView> for NodeClassController {

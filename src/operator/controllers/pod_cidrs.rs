@@ -30,15 +30,9 @@ pub struct PodCidrs {
 impl PodCidrs {
     /// An allocator of the blocks of `range`, and its metric.
     pub fn register(range: PodCidrRange, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
-        let counts = gauges(
-            registry,
-            (
-                "kube_node_pod_cidrs",
-                "Blocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has",
-            ),
-            ["state"],
-            [["taken"], ["free"], ["shared"]],
-        )?;
+        let help = "Blocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has";
+        let states = [["taken"], ["free"], ["shared"]];
+        let counts = gauges(registry, ("kube_node_pod_cidrs", help), ["state"], states)?;
         let blocks = Mutex::new(PodCidrBlocks::new(range, rand::random_range(0..range.blocks())));
         let cidrs = Self { range, blocks, counts };
         cidrs.count(&cidrs.blocks.lock());
@@ -85,23 +79,20 @@ impl PodCidrs {
 
 impl EventHandler<NodeView> for PodCidrs {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        let block = |node: Option<&'_ Arc<NodeView>>| node.and_then(|node| node.pod_cidr.clone());
-        let (before, now) = (block(old), block(new));
+        let before = old.and_then(|node| node.pod_cidr.as_deref());
+        let now = new.and_then(|node| node.pod_cidr.as_deref());
         let Some(node) = new.or(old) else { return };
         // A Node's CIDR never changes once it is set.
         if old.is_some() && new.is_some() && before == now {
             return;
         }
         let mut blocks = self.blocks.lock();
-        blocks.shown(&node.name, before.as_deref(), now.as_deref());
+        blocks.shown(&node.name, before, now);
         self.count(&blocks);
-        if blocks.is_shared(now.as_deref()) {
-            let cidr = now.as_deref().unwrap_or_default();
-            warn!(
-                node = &*node.name,
-                cidr,
-                "another Node has this pod CIDR, too: delete one of them, and let one alone give pod CIDRs"
-            );
+        if blocks.is_shared(now) {
+            let (node, cidr) = (&*node.name, now.unwrap_or_default());
+            let remedy = "delete one of them, and let one alone give pod CIDRs";
+            warn!(node, cidr, "another Node has this pod CIDR, too: {remedy}");
         }
     }
 }

@@ -11,13 +11,16 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, api::Patch};
-use kube_ext::call::{ApiError, call};
+use kube_ext::{
+    call::{ApiError, call},
+    log_once::LogOnce,
+};
 use kube_node_api::names;
 use kube_node_cache::{Cache, CachedNodeSet, NodeView};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::{Context, api::patch_params};
 
@@ -62,20 +65,17 @@ impl PolicyParameters {
     pub async fn run(self, stop: CancellationToken) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut written, mut failing) = (None, false);
+        let (mut written, mut failure) = (None, LogOnce::default());
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            match self.reconcile(&mut written).await {
-                Ok(()) => failing = false,
-                Err(error) => {
-                    let error = error.chain();
-                    if std::mem::replace(&mut failing, true) {
-                        debug!(error, "the admission policies keep their parameters");
-                    } else {
-                        warn!(error, "the admission policies do not learn of new Nodes and NodeSets");
-                    }
-                    // A write without a response may have taken effect.
-                    written = None;
-                }
+            let Err(error) = self.reconcile(&mut written).await else {
+                failure.ended();
+                continue;
+            };
+            // A write without a response may have taken effect.
+            written = None;
+            let error = error.chain();
+            if failure.is_new(&error) {
+                warn!(error, "the admission policies do not learn of new Nodes and NodeSets");
             }
         }
     }
@@ -90,17 +90,14 @@ impl PolicyParameters {
             return Ok(());
         }
         if left_out > 0 {
-            warn!(
-                left_out,
-                "too many Nodes that are not hollow: these are not protected from the hollow identity"
-            );
+            let effect = "these are not protected from the hollow identity";
+            warn!(left_out, "too many Nodes that are not hollow: {effect}");
         }
         let change = json!({ "metadata": { "annotations": {
             (names::ANNOTATION_NODESETS): between_spaces(&nodesets),
             (names::ANNOTATION_NODES_NOT_HOLLOW): nodes,
         } } });
-        let account = names::OPERATOR_SERVICE_ACCOUNT;
-        let params = patch_params();
+        let (account, params) = (names::OPERATOR_SERVICE_ACCOUNT, patch_params());
         let change = Patch::Merge(change);
         let write = self.account.patch_metadata(account, &params, &change);
         call(format!("annotate ServiceAccount {account}"), write).await?;
@@ -129,9 +126,9 @@ fn remember(mut known: Vec<String>, current: &BTreeSet<String>) -> Vec<String> {
     known.extend(new);
     let mut length: usize = known.iter().map(|name| name.len() + 1).sum();
     known.retain(|name| {
-        let is_kept = length < NODESETS_MAX || current.contains(name);
-        length -= if is_kept { 0 } else { name.len() + 1 };
-        is_kept
+        let stays = length < NODESETS_MAX || current.contains(name);
+        length -= if stays { 0 } else { name.len() + 1 };
+        stays
     });
     known
 }
@@ -152,10 +149,8 @@ fn not_hollow(nodes: &[Arc<NodeView>]) -> (String, usize) {
 
 /// Returns true also for a Node of a class without a provider label: a Node created by hand gets that label soon.
 fn is_hollow(node: &NodeView) -> bool {
-    match node.label(names::LABEL_NODE_CONTROLLER) {
-        Some(provider) => provider == HOLLOW,
-        None => node.class().is_some(),
-    }
+    let provider = node.label(names::LABEL_NODE_CONTROLLER);
+    provider.map_or(node.class().is_some(), |provider| provider == HOLLOW)
 }
 
 fn between_spaces(names: &[impl AsRef<str>]) -> String {

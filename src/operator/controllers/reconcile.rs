@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::TryFutureExt;
 use kube_ext::{
     call::ApiError,
     error::chain,
@@ -35,11 +36,22 @@ pub enum ReconcileError {
     Provider(#[from] ProviderError),
 }
 
+/// Result of a reconciliation or of a part of it.
+pub(super) type Result<T, E = ReconcileError> = std::result::Result<T, E>;
+
 impl ReconcileError {
     /// The failed call to the API server.
     pub(super) fn call(&self) -> Option<&ApiError> {
         match self {
             Self::Api(error) | Self::Revisions(RevisionsError::Api(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The API server's refusal of a write of the object that is reconciled; somebody has to act.
+    pub(super) fn refusal(&self) -> Option<&ApiError> {
+        match self {
+            Self::Api(error) if error.is_final() && !error.is_not_found() => Some(error),
             _ => None,
         }
     }
@@ -79,15 +91,14 @@ impl Context {
         reconcile: impl Fn(K) -> R,
     ) where
         K: Clone + Display + Eq + Hash,
-        R: Future<Output = Result<Action, ReconcileError>>,
+        R: Future<Output = Result<Action>>,
     {
         work_queue::run(queue, config, stop, |key| {
             let (object, id) = (key.to_string(), format!("{:016x}", rand::random::<u64>()));
             let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
-            let reconcile = Box::pin(reconcile(key));
+            let reconcile = Box::pin(reconcile(key)).unwrap_or_else(ReconcileError::action);
             async move {
                 let start = Instant::now();
-                let reconcile = async { reconcile.await.unwrap_or_else(ReconcileError::action) };
                 let action = reconcile.instrument(span.clone()).await;
                 if action == Action::Failed {
                     span.record("otel.status_code", "ERROR");

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use anyhow::{Context, anyhow};
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
@@ -30,26 +31,18 @@ use super::api::patch_params;
 /// Reason why a revision is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum RevisionsError {
-    /// The machine spec has no revision.
-    #[error(transparent)]
-    Revision(#[from] RevisionError),
     /// A call to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The stored object is no machine spec.
-    #[error("ControllerRevision {name} cannot be read: delete it if no Node needs it")]
-    Unreadable {
-        /// Name of the object.
-        name: String,
-        /// Cause.
-        source: serde_json::Error,
-    },
-    /// The stored object holds another machine spec than its name says.
-    #[error("ControllerRevision {name} holds another machine: somebody changed it")]
-    Changed {
-        /// Name of the object.
-        name: String,
-    },
+    /// The machine spec has no revision, or the stored object is not the machine spec that its name says.
+    #[error(transparent)]
+    Unusable(#[from] anyhow::Error),
+}
+
+impl From<RevisionError> for RevisionsError {
+    fn from(error: RevisionError) -> Self {
+        Self::Unusable(error.into())
+    }
 }
 
 /// Cached revisions, and access to the others.
@@ -88,11 +81,12 @@ impl Revisions {
             None => self.store(class, &name, machine).await?,
         };
         // Compared by revision: quantities may be written in another form.
-        if stored.machine.revision()? == revision {
-            Ok(revision)
-        } else {
-            Err(RevisionsError::Changed { name })
+        if stored.machine.revision()? != revision {
+            return Err(
+                anyhow!("ControllerRevision {name} holds another machine: somebody changed it").into()
+            );
         }
+        Ok(revision)
     }
 
     /// The machine spec of a revision; None if the revision is gone.
@@ -116,14 +110,13 @@ impl Revisions {
         let name = object_name(class, revision);
         let is_it = |item: &&ControllerRevision| item.name_any() == name;
         let others = listed.iter().filter(|item| !is_it(item)).map(|item| item.revision).max();
-        let Some((own, youngest)) = listed.iter().find(is_it).zip(others) else { return Ok(()) };
-        if own.revision > youngest {
+        let own = listed.iter().find(is_it).map(|own| own.revision);
+        let Some((_, youngest)) = own.zip(others).filter(|(own, youngest)| own <= youngest) else {
             return Ok(());
-        }
-        let (params, change) =
-            (patch_params(), Patch::Merge(json!({ "revision": youngest.saturating_add(1) })));
-        let raised = self.api.patch(&name, &params, &change);
-        call(format!("raise ControllerRevision {name}"), raised).await.map(drop)
+        };
+        let change = Patch::Merge(json!({ "revision": youngest.saturating_add(1) }));
+        let (action, params) = (format!("raise ControllerRevision {name}"), patch_params());
+        call(action, self.api.patch(&name, &params, &change)).await.map(drop)
     }
 
     /// Deletes revisions of a class that are not `needed`, beyond the `limit` newest, and restores deleted
@@ -136,8 +129,8 @@ impl Revisions {
     ) -> Result<(usize, usize), RevisionsError> {
         let class_name = class.name();
         let selector = of_class(class_name);
-        let listed = self.api.list_metadata(&selector);
-        let listed = call(format!("list the revisions of {class_name}"), listed).await?;
+        let action = format!("list the revisions of {class_name}");
+        let listed = call(action, self.api.list_metadata(&selector)).await?;
         let names: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
         let mut restored = 0;
         for name in needed.iter().map(|revision| object_name(class_name, revision)) {
@@ -154,17 +147,14 @@ impl Revisions {
             let revision = item.name_any().strip_prefix(&prefix)?.to_owned();
             Some(StoredRevision { revision, number: item.revision })
         };
-        let stored: Vec<StoredRevision> =
-            self.list(class_name).await?.into_iter().filter_map(stored).collect();
+        let stored: Vec<_> = self.list(class_name).await?.into_iter().filter_map(stored).collect();
         let surplus = history::surplus(&stored, needed, limit);
         for revision in &surplus {
             let name = object_name(class_name, revision);
             self.cached.lock().remove(&name);
-            let params = DeleteParams::default();
-            match call(format!("delete ControllerRevision {name}"), self.api.delete(&name, &params)).await {
-                Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => {}
-            }
+            let (action, params) = (format!("delete ControllerRevision {name}"), DeleteParams::default());
+            let deleted = call(action, self.api.delete(&name, &params)).await;
+            deleted.map(drop).or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })?;
         }
         Ok((surplus.len(), restored))
     }
@@ -253,8 +243,9 @@ impl Revisions {
     fn remember(&self, stored: &ControllerRevision) -> Result<CachedRevision, RevisionsError> {
         let name = stored.name_any();
         let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
-        let machine: ResolvedMachine = serde_json::from_value(data)
-            .map_err(|source| RevisionsError::Unreadable { name: name.clone(), source })?;
+        let machine: ResolvedMachine = serde_json::from_value(data).with_context(|| {
+            format!("ControllerRevision {name} cannot be read: delete it if no Node needs it")
+        })?;
         let owner = owner_of(stored);
         let cached = CachedRevision { owner, number: stored.revision, machine: Arc::new(machine) };
         self.cached.lock().insert(name, cached.clone());

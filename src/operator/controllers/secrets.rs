@@ -1,4 +1,4 @@
-//! Keeps credentials Secrets by a finalizer while a class needs them. Only their metadata is read here.
+//! Protects credentials Secrets by a finalizer while a class needs them. Only their metadata is read here.
 //!
 //! There is no watch: it would take the right to list every Secret of the namespace. The Secret that each
 //! class last named is remembered, so that it can be released when the class names another one or was deleted
@@ -10,58 +10,24 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client, api::Patch, core::PartialObjectMeta};
+use kube::{Api, Client};
 use kube_ext::call::{ApiError, call};
 use kube_node_api::names;
 use kube_node_planner::conditions::ConditionUpdate;
 use parking_lot::Mutex;
-use serde_json::json;
 
-use super::api::{patch_params, with_finalizer};
+use super::api;
 
 /// Interval between two checks of a Secret: it may be created, or its deletion requested.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Type of the class's condition about its credentials.
-const CONDITION: &str = "Credentials";
-
-/// State of a needed Secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretState {
-    /// Not created yet.
-    Missing,
-    /// Protected by the finalizer.
-    Kept,
-    /// Deletion requested; the Secret serves until it is no longer needed.
-    Deleting,
-    /// Deletion requested before the finalizer was set: only a third party's finalizer holds the Secret.
-    Lost,
-}
-
-impl SecretState {
-    /// Condition update for a class that names this Secret.
-    pub fn condition(self, secret: &str, namespace: &str) -> ConditionUpdate {
-        let (status, reason) = match self {
-            Self::Kept => (true, "Kept"),
-            Self::Missing => (false, "SecretNotFound"),
-            Self::Deleting | Self::Lost => (false, "SecretDeleted"),
-        };
-        let message = match self {
-            Self::Kept => format!("Secret {secret} is kept for as long as this class needs it"),
-            Self::Missing => format!("there is no Secret {secret} in namespace {namespace}: create it"),
-            Self::Deleting => format!(
-                "Secret {secret} was deleted; it serves until this class is gone. Change its content in place to replace credentials"
-            ),
-            Self::Lost => format!("Secret {secret} was deleted and is about to go: create it again then"),
-        };
-        ConditionUpdate { r#type: CONDITION, status, reason, message }
-    }
-}
+/// Condition reason of a class whose Secret was deleted.
+pub const SECRET_DELETED: &str = "SecretDeleted";
 
 /// The Secret that a class names, as of the last check.
 #[derive(Debug)]
 struct ClassSecret {
     secret: String,
-    state: SecretState,
+    condition: ConditionUpdate,
     checked: Instant,
 }
 
@@ -69,7 +35,6 @@ struct ClassSecret {
 #[derive(Debug)]
 pub struct Secrets {
     api: Api<Secret>,
-    namespace: String,
     /// By class.
     by_class: Mutex<HashMap<String, ClassSecret>>,
 }
@@ -77,16 +42,7 @@ pub struct Secrets {
 impl Secrets {
     /// Secrets in `namespace`.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self {
-            api: Api::namespaced(client, namespace),
-            namespace: namespace.to_owned(),
-            by_class: Mutex::default(),
-        }
-    }
-
-    /// Namespace of the Secrets.
-    pub fn namespace(&self) -> &str {
-        &self.namespace
+        Self { api: Api::namespaced(client, namespace), by_class: Mutex::default() }
     }
 
     /// The Secret that a class last named.
@@ -94,24 +50,24 @@ impl Secrets {
         self.by_class.lock().get(class).map(|known| known.secret.clone())
     }
 
-    /// Sets the finalizer of a Secret that this class needs. Reads the Secret at most once per [`CHECK_INTERVAL`].
-    pub async fn keep(&self, class: &str, secret: &str) -> Result<SecretState, ApiError> {
+    /// Sets the finalizer of a Secret that this class needs, and returns the class's condition. Reads the
+    /// Secret at most once per [`CHECK_INTERVAL`].
+    pub async fn protect(&self, class: &str, secret: &str) -> Result<ConditionUpdate, ApiError> {
         if let Some(known) = self.by_class.lock().get(class)
             && known.secret == secret
             && known.checked.elapsed() < CHECK_INTERVAL
         {
-            return Ok(known.state);
+            return Ok(known.condition.clone());
         }
         let checked = Instant::now();
-        let state = self.set_finalizer(secret, true).await?;
-        self.by_class
-            .lock()
-            .insert(class.to_owned(), ClassSecret { secret: secret.to_owned(), state, checked });
-        Ok(state)
+        let condition = self.set_finalizer(secret, true).await?;
+        let known = ClassSecret { secret: secret.to_owned(), condition: condition.clone(), checked };
+        self.by_class.lock().insert(class.to_owned(), known);
+        Ok(condition)
     }
 
     /// Drops the class's need of this Secret, and the finalizer unless another class needs the Secret.
-    pub async fn give_up(&self, class: &str, secret: &str, is_needed: bool) -> Result<(), ApiError> {
+    pub async fn release(&self, class: &str, secret: &str, is_needed: bool) -> Result<(), ApiError> {
         if !is_needed {
             self.set_finalizer(secret, false).await?;
         }
@@ -119,25 +75,34 @@ impl Secrets {
         Ok(())
     }
 
-    async fn set_finalizer(&self, name: &str, wanted: bool) -> Result<SecretState, ApiError> {
-        let found = call(format!("read Secret {name}"), self.api.get_metadata_opt(name)).await?;
-        let Some(PartialObjectMeta { metadata, .. }) = found else { return Ok(SecretState::Missing) };
-        let finalizers = metadata.finalizers.unwrap_or_default();
-        let changed = with_finalizer(&finalizers, names::FINALIZER_IN_USE, wanted);
-        let finalizers = match changed {
-            // The API server accepts no new finalizer after the deletion.
-            Some(_) if wanted && metadata.deletion_timestamp.is_some() => return Ok(SecretState::Lost),
-            Some(changed) => changed,
-            None if wanted && metadata.deletion_timestamp.is_some() => return Ok(SecretState::Deleting),
-            None => return Ok(SecretState::Kept),
+    async fn set_finalizer(&self, name: &str, wanted: bool) -> Result<ConditionUpdate, ApiError> {
+        let condition =
+            |status, reason, message| ConditionUpdate { r#type: "Credentials", status, reason, message };
+        let missing = || {
+            let namespace = self.api.namespace().unwrap_or_default();
+            let message = format!("there is no Secret {name} in namespace {namespace}: create it");
+            condition(false, "SecretNotFound", message)
         };
-        let change = json!({ "metadata": {
-            "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
-        } });
-        let (action, params) = (format!("change the finalizer of Secret {name}"), patch_params());
-        match call(action, self.api.patch_metadata(name, &params, &Patch::Merge(change))).await {
-            Err(error) if error.is_not_found() => Ok(SecretState::Missing),
-            other => other.map(|_| SecretState::Kept),
+        let found = call(format!("read Secret {name}"), self.api.get_metadata_opt(name)).await?;
+        let Some(metadata) = found.map(|found| found.metadata) else { return Ok(missing()) };
+        // The API server accepts no new finalizer after the deletion.
+        if wanted && metadata.deletion_timestamp.is_some() {
+            let message = if metadata.finalizers.iter().flatten().any(|own| own == names::FINALIZER_IN_USE) {
+                format!(
+                    "Secret {name} was deleted; it serves until this class is gone. Change its content in place to replace credentials"
+                )
+            } else {
+                format!("Secret {name} was deleted and is about to go: create it again then")
+            };
+            return Ok(condition(false, SECRET_DELETED, message));
+        }
+        match api::set_finalizer(&self.api, &metadata, names::FINALIZER_IN_USE, wanted).await {
+            Err(error) if error.is_not_found() => Ok(missing()),
+            Err(error) => Err(error),
+            Ok(_) => {
+                let message = format!("Secret {name} is kept for as long as this class needs it");
+                Ok(condition(true, "Kept", message))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use kube::Client;
+use kube::{Api, Client};
 use kube_ext::{
     error::chain,
     leader::clock::Moment,
@@ -185,8 +185,8 @@ impl HostReconciler {
         if update.0 && !was_full {
             return Action::AwaitChange;
         }
-        let (status, reason, message) = update;
-        match set_condition(&self.client, node, names::CONDITION_MACHINE, status, reason, message).await {
+        let ((status, reason, message), api) = (update, Api::all(self.client.clone()));
+        match set_condition(&api, node, names::CONDITION_MACHINE, status, reason, message).await {
             Ok(()) => Action::AwaitChange,
             Err(error) => {
                 warn!(node = &*node.name, error = chain(&error), "cannot say how its machine stands");

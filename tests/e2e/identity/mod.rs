@@ -27,9 +27,7 @@ use kube::{
 };
 use kube_node_cache::NodeView;
 use kube_node_operator::{
-    controllers::{
-        Context, DrainPermits, Events, ExpectationStore, Metrics, ProviderIdPrefix, Revisions, csr::Approver,
-    },
+    controllers::{Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, csr::Approver},
     providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings},
 };
 use kube_node_planner::approval::Account;
@@ -131,7 +129,7 @@ impl Stage {
             classes: Arc::default(),
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
-            expectations: ExpectationStore::default(),
+            expectations: Default::default(),
             drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
             metrics: Metrics::register(&registry).unwrap(),

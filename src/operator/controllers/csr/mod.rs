@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::view::CsrView;
-use super::{Context, ReconcileError, api::patch_params, reference_to_node};
+use super::{Context, api::patch_params, reconcile::Result, reference_to_node};
 use crate::providers::{MachineId, Stage};
 
 /// Concurrent reconciliations; nothing repeats a request.
@@ -59,7 +59,7 @@ impl Approver {
         self.context.run("csr", (queue, CONFIG), &stop, reconcile).await;
     }
 
-    async fn reconcile(&self, name: &str) -> Result<(), ReconcileError> {
+    async fn reconcile(&self, name: &str) -> Result<()> {
         let Some(csr) = self.csrs.get(name) else { return Ok(()) };
         let Some(request) = &csr.pending else { return Ok(()) };
         let node = match approval::node_of(request) {
@@ -98,7 +98,7 @@ impl Approver {
 
     /// The Node of this name, and its facts for the decision. Read from the API server: with a lagging watch
     /// the machine of a deleted Node would be approved, or that of a new Node denied.
-    async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>, ReconcileError> {
+    async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>> {
         let (action, path) = (format!("read Node {name}"), NodeView::path(name));
         let found = read::<WireNode>(&self.context.client, action, &path).await;
         let view = match found {

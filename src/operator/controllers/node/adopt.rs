@@ -6,13 +6,13 @@ use kube_node_planner::{node_builder, taints};
 use serde_json::json;
 
 use super::{
-    NodeController, ReconcileError,
+    NodeController, Result,
     observe::{Adoption, Observed},
 };
 use crate::controllers::api::with_finalizer;
 
 impl NodeController {
-    pub(super) async fn adopt(&self, observed: &Observed, adoption: &Adoption) -> Result<(), ReconcileError> {
+    pub(super) async fn adopt(&self, observed: &Observed, adoption: &Adoption) -> Result<()> {
         let node = &*observed.node;
         let provider = observed.provider.name();
         let mut labels = json!(adoption.template.labels);

@@ -2,7 +2,7 @@
 
 use http::Method;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use kube_ext::{call::send, error::chain, wire::Body};
 use kube_node_api::names;
 use kube_node_cache::NodeView;
@@ -13,34 +13,19 @@ use kube_node_planner::{
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use super::{NodeController, ReconcileError, observe::Observed};
+use super::{NodeController, ReconcileError, Result, observe::Observed};
 use crate::{controllers::api, providers::MachineRequest};
 
 impl NodeController {
     /// Executes a plan and returns the pods whose eviction was refused.
-    pub(super) async fn apply(
-        &self,
-        observed: &Observed,
-        plan: &NodePlan,
-    ) -> Result<Vec<Blockage>, ReconcileError> {
-        let updated = match &observed.request {
-            Some((_, settings)) if observed.machine == MachineState::Exists => {
-                observed.provider.update(&observed.id, settings).await
-            }
-            _ => Ok(()),
-        };
-        // Settings that do not reach the machine delay neither its taints nor its drain.
-        let blocked = self.take_steps(observed, plan).await?;
-        updated?;
-        Ok(blocked)
-    }
-
-    async fn take_steps(
-        &self,
-        observed: &Observed,
-        plan: &NodePlan,
-    ) -> Result<Vec<Blockage>, ReconcileError> {
+    pub(super) async fn apply(&self, observed: &Observed, plan: &NodePlan) -> Result<Vec<Blockage>> {
         let (mut blocked, mut failed) = (Vec::new(), None);
+        if let Some((_, settings)) = &observed.request
+            && observed.machine == MachineState::Exists
+        {
+            // Settings that do not reach the machine delay neither its taints nor its drain.
+            failed = observed.provider.update(&observed.id, settings).await.err().map(ReconcileError::from);
+        }
         for step in &plan.steps {
             match step {
                 NodeStep::AddFinalizer => {
@@ -72,34 +57,37 @@ impl NodeController {
                     info!("drained, deleting the machine");
                     observed.provider.delete(&observed.id).await?;
                 }
-                NodeStep::RemoveFinalizer => self.remove_finalizer(&observed.node).await?,
+                NodeStep::RemoveFinalizer => {
+                    let metadata = api::metadata(&observed.node);
+                    api::set_finalizer(&self.api, &metadata, names::FINALIZER_MACHINE, false).await?;
+                }
             }
         }
         failed.map_or(Ok(blocked), Err)
     }
 
-    async fn create_machine(&self, observed: &Observed) -> Result<(), ReconcileError> {
-        let Some((machine, settings)) = observed.request.clone() else { return Ok(()) };
-        let credentials = observed.credentials.clone();
-        let request = MachineRequest { id: observed.id.clone(), machine, settings, credentials };
+    async fn create_machine(&self, observed: &Observed) -> Result<()> {
+        let Some((machine, settings)) = &observed.request else { return Ok(()) };
+        let request = MachineRequest {
+            id: observed.id.clone(),
+            machine: (**machine).clone(),
+            settings: settings.clone(),
+            credentials: observed.credentials.clone(),
+        };
         let condition = observed.node.condition(names::CONDITION_MACHINE);
         let troubled = condition.is_some_and(|condition| &*condition.status == "False");
         if !troubled && observed.node.kubelet_version.is_some() && !observed.provider.is_volatile() {
             let text = "its machine is gone, without anybody asking us: another one is made";
             self.try_report_obstacle(&observed.node, "MachineLost", text).await;
         }
-        match observed.provider.create(&request).await {
-            // The condition becomes True once the machine works: with a machine that ends at once it would flap.
-            Ok(()) => {
-                debug!("machine created");
-                self.back_offs.lock().made(&observed.id.uid, Timestamp::now());
-                Ok(())
-            }
-            Err(error) => {
-                self.try_report_obstacle(&observed.node, error.reason(), &chain(&error)).await;
-                Err(error.into())
-            }
+        if let Err(error) = observed.provider.create(&request).await {
+            self.try_report_obstacle(&observed.node, error.reason(), &chain(&error)).await;
+            return Err(error.into());
         }
+        // The condition becomes True once the machine works: with a machine that ends at once it would flap.
+        debug!("machine created");
+        self.back_offs.lock().made(&observed.id.uid, Timestamp::now());
+        Ok(())
     }
 
     /// Reports an obstacle of the machine. A condition that cannot be written is logged and no more.
@@ -111,7 +99,7 @@ impl NodeController {
 
     /// Replaces the taints if they are still the ones that were seen. A precondition on the resource version
     /// would be too strict: the controller-manager writes annotations onto young Nodes all the time.
-    async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), ReconcileError> {
+    async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<()> {
         let mut patch = vec![
             json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid }),
             json!({ "op": "test", "path": "/spec/taints", "value": node.taints }),
@@ -137,7 +125,7 @@ impl NodeController {
         Ok(())
     }
 
-    async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<(), ReconcileError> {
+    async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<()> {
         let mut change = json!({ "spec": { "unschedulable": true } });
         // In the same write: the set's timeout counts from here, whichever process continues. An earlier
         // value stays if somebody uncordoned the Node meanwhile.
@@ -148,19 +136,8 @@ impl NodeController {
         self.patch(node, change, "close it to the scheduler").await
     }
 
-    async fn remove_finalizer(&self, node: &NodeView) -> Result<(), ReconcileError> {
-        let (client, finalizer) = (&self.context.client, names::FINALIZER_MACHINE);
-        api::set_finalizer::<Node>(client, node, finalizer, false).await?;
-        Ok(())
-    }
-
     /// Patches a Node in the state that was seen.
-    pub(super) async fn patch(
-        &self,
-        node: &NodeView,
-        change: Value,
-        what: &str,
-    ) -> Result<(), ReconcileError> {
-        Ok(api::patch::<Node>(&self.context.client, node, change, what).await?)
+    pub(super) async fn patch(&self, node: &NodeView, change: Value, what: &str) -> Result<()> {
+        Ok(api::patch(&self.api, &api::metadata(node), change, what).await?)
     }
 }

@@ -37,7 +37,7 @@ type ByNode = HashMap<String, Vec<String>>;
 pub(super) struct Attachments {
     client: Client,
     /// Time of the first request of each Node without a result, by Node UID.
-    asked: Mutex<HashMap<Arc<str>, Instant>>,
+    requested: Mutex<HashMap<Arc<str>, Instant>>,
     lists: tokio::sync::Mutex<Lists>,
 }
 
@@ -51,49 +51,42 @@ struct Lists {
 
 impl Attachments {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, asked: Mutex::default(), lists: tokio::sync::Mutex::default() }
+        Self { client, requested: Mutex::default(), lists: tokio::sync::Mutex::default() }
     }
 
     /// The volumes attached to a Node at some time after its first request, without those of pods that stay
     /// on the Node.
     pub(super) async fn of(&self, node: &NodeView) -> Result<Attached, ApiError> {
-        let asked = *self.asked.lock().entry(Arc::clone(&node.uid)).or_insert_with(Instant::now);
-        let list = match self.list(asked).await? {
-            Ok(list) => list,
-            Err(later) => return Ok(Attached::AskAgain(later)),
+        let requested = *self.requested.lock().entry(Arc::clone(&node.uid)).or_insert_with(Instant::now);
+        let Ok(mut lists) = self.lists.try_lock() else { return Ok(Attached::AskAgain(UNDER_WAY)) };
+        let began = Instant::now();
+        let list = if let Some((_, list)) = lists.last.as_ref().filter(|(began, _)| *began >= requested) {
+            Arc::clone(list)
+        } else if let Some(next) = lists.next.filter(|next| *next > began) {
+            return Ok(Attached::AskAgain(next - began));
+        } else {
+            let listed = self.list().await;
+            lists.next = Some(began + (began.elapsed() * DISTANCE).max(LEAST_DISTANCE));
+            Arc::clone(&lists.last.insert((began, Arc::new(listed?))).1)
         };
+        drop(lists);
         self.forget(&node.uid);
         let mut attached = list.get(&*node.name).cloned().unwrap_or_default();
         if !attached.is_empty() {
             let staying = self.of_pods_that_stay(node).await?;
             attached.retain(|volume| !staying.contains(volume));
+            attached.sort();
         }
         Ok(Attached::Volumes(attached))
     }
 
     /// Drops the request of a Node that has pods again or is gone.
     pub(super) fn forget(&self, uid: &str) {
-        self.asked.lock().remove(uid);
+        self.requested.lock().remove(uid);
     }
 
-    /// Returns a list that began after the request, else the time until the next try.
-    async fn list(&self, asked: Instant) -> Result<Result<Arc<ByNode>, Duration>, ApiError> {
-        let Ok(mut lists) = self.lists.try_lock() else { return Ok(Err(UNDER_WAY)) };
-        let began = Instant::now();
-        if let Some((_, list)) = lists.last.as_ref().filter(|(began, _)| *began >= asked) {
-            return Ok(Ok(Arc::clone(list)));
-        }
-        if let Some(next) = lists.next.filter(|next| *next > began) {
-            return Ok(Err(next - began));
-        }
-        let listed = self.pages().await;
-        lists.next = Some(began + (began.elapsed() * DISTANCE).max(LEAST_DISTANCE));
-        let list = Arc::new(listed?);
-        lists.last = Some((began, Arc::clone(&list)));
-        Ok(Ok(list))
-    }
-
-    async fn pages(&self) -> Result<ByNode, ApiError> {
+    /// Lists all attachments, page by page.
+    async fn list(&self) -> Result<ByNode, ApiError> {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
         let mut by_node = ByNode::new();
         let mut page = ListParams::default().limit(PAGE);
@@ -106,13 +99,9 @@ impl Attachments {
                 by_node.entry(attachment.spec.node_name).or_default().push(volume);
             }
             if page.continue_token.is_none() {
-                break;
+                return Ok(by_node);
             }
         }
-        for names in by_node.values_mut() {
-            names.sort();
-        }
-        Ok(by_node)
     }
 
     /// Names of the volumes claimed by pods that stay to the end. Such pods are rare.
@@ -178,8 +167,8 @@ mod tests {
 
     /// An API server with two pages of attachments and no pods, each response delayed; and the requested URLs.
     fn server() -> (Attachments, Arc<Mutex<Vec<String>>>) {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&asked);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&requests);
         let service = service_fn(move |request: Request<Body>| {
             let uri = request.uri().to_string();
             log.lock().push(uri.clone());
@@ -199,7 +188,7 @@ mod tests {
                 Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
             }
         });
-        (Attachments::new(Client::new(service, "default")), asked)
+        (Attachments::new(Client::new(service, "default")), requests)
     }
 
     async fn answered(attachments: &Attachments, name: &str) -> Vec<String> {
@@ -213,20 +202,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_pages_are_read_and_lists_keep_their_distance() {
-        let (attachments, asked) = server();
+        let (attachments, requests) = server();
         assert_eq!(answered(&attachments, "b").await, ["two"]);
-        let lists = || asked.lock().iter().filter(|uri| uri.contains("volumeattachments")).count();
+        let lists = || requests.lock().iter().filter(|uri| uri.contains("volumeattachments")).count();
         let pages = [format!("{PATH}?&limit=500"), format!("{PATH}?&limit=500&continue=next%2Fpage")];
-        assert_eq!(asked.lock()[..2], pages);
+        assert_eq!(requests.lock()[..2], pages);
         let began = Instant::now();
         // Nodes leave all the time.
         let nodes = (0..1_000).map(|number| {
             let attachments = &attachments;
             async move {
                 sleep(Duration::from_millis(10 * number)).await;
-                let asked = Instant::now();
+                let start = Instant::now();
                 assert!(answered(attachments, &format!("node-{number}")).await.is_empty());
-                asked.elapsed()
+                start.elapsed()
             }
         });
         let waits = futures::future::join_all(nodes).await;
@@ -234,7 +223,7 @@ mod tests {
         assert!(u64::try_from(lists()).unwrap() <= pages + 4, "{} pages in {:?}", lists(), began.elapsed());
         let longest = waits.iter().max().unwrap();
         assert!(*longest < LEAST_DISTANCE * 2 + UNDER_WAY * 2, "{longest:?}");
-        assert!(attachments.asked.lock().is_empty());
+        assert!(attachments.requested.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -244,7 +233,7 @@ mod tests {
         let later = attachments.of(&node("a")).await.unwrap();
         assert!(matches!(later, Attached::AskAgain(left) if left > Duration::ZERO), "{later:?}");
         attachments.forget("uid-a");
-        assert!(attachments.asked.lock().is_empty());
+        assert!(attachments.requested.lock().is_empty());
     }
 
     #[test]

@@ -19,14 +19,14 @@ use kube_node_planner::{
     taints,
 };
 
-use super::{NodeController, ReconcileError, observe::Observed};
+use super::{NodeController, Result, observe::Observed};
 
 /// Concurrent evictions or deletions of one Node.
 const EVICTIONS_AT_ONCE: usize = 8;
 
 impl NodeController {
     /// Progress of the drain of a leaving Node.
-    pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods, ReconcileError> {
+    pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods> {
         let node = &*observed.node;
         let has_machine = match observed.machine {
             MachineState::Exists if node.unschedulable => true,
@@ -87,7 +87,7 @@ impl NodeController {
     }
 
     /// Evicts pods and returns those whose eviction was refused.
-    pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>, ReconcileError> {
+    pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>> {
         let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
                 let result = self.evict_one(&pod).await;
@@ -122,7 +122,7 @@ impl NodeController {
     }
 
     /// Deletes pods regardless of disruption budgets. `grace` is the grace period in seconds; None: the pod's own.
-    pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<(), ReconcileError> {
+    pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<()> {
         let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
                 let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);

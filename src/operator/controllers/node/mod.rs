@@ -12,21 +12,25 @@ mod writes;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use kube_ext::{
+    call::ApiError,
     error::chain,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
+use kube_node_api::names::CONDITION_MACHINE;
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, PodView};
 use kube_node_planner::{machine_backoff::MachineBackoffs, node, wait::NodeWait};
 use parking_lot::Mutex;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::status::set_condition;
-use self::{attachments::Attachments, status::ReportedWaits, writes::Writes};
-use super::{Context, ReconcileError};
+pub(crate) use self::status::{ReportedWaits, set_condition};
+use self::{attachments::Attachments, status::is_refusal, writes::Writes};
+use super::{Context, ReconcileError, reconcile::Result};
 use crate::providers::{MachineId, ProviderError};
 
 /// Concurrent reconciliations; each sends one write at a time.
@@ -53,6 +57,7 @@ impl fmt::Display for Key {
 /// The controller.
 pub struct NodeController {
     context: Arc<Context>,
+    api: Api<Node>,
     requests: WorkQueue<Key>,
     waits: ReportedWaits,
     writes: Writes,
@@ -67,14 +72,14 @@ impl NodeController {
         let (requests, queue) = work_queue();
         let granted = requests.clone();
         context.drain_permits.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
-        let attachments = Attachments::new(context.client.clone());
         let controller = Arc::new(Self {
-            context,
+            api: Api::all(context.client.clone()),
             requests,
-            waits: ReportedWaits::default(),
+            waits: context.metrics.waits.clone(),
             writes: Writes::default(),
-            attachments,
+            attachments: Attachments::new(context.client.clone()),
             back_offs: Mutex::default(),
+            context,
         });
         controller.context.nodes.add_event_handler(controller.clone());
         controller.context.pods.add_event_handler(controller.clone());
@@ -97,10 +102,9 @@ impl NodeController {
         tokio::join!(work, stop.run_until_cancelled(triggers));
     }
 
-    async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
-        let metrics = &self.context.metrics;
+    async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action> {
         let Some(node) = self.context.nodes.get(name) else {
-            self.waits.forget(name, metrics);
+            self.waits.forget(name);
             self.writes.forget(name);
             return Ok(Action::AwaitChange);
         };
@@ -115,7 +119,7 @@ impl NodeController {
             other => other?,
         };
         let Some(observed) = observed else {
-            self.waits.forget(name, metrics);
+            self.waits.forget(name);
             return Ok(Action::AwaitChange);
         };
         let plan = node::decide(
@@ -128,25 +132,23 @@ impl NodeController {
         // A condition that cannot be written delays nothing else.
         let reported = self.report_machine(&observed).await;
         let applied = self.apply(&observed, &plan).await;
+        let refusal = applied.as_ref().err().and_then(ReconcileError::refusal).map(ApiError::chain);
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::OutOfResources),
             Err(ReconcileError::Provider(error)) if error.is_out_of_resources() => {
                 Some(NodeWait::OutOfResources)
             }
-            Err(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
-                Some(NodeWait::WriteRefused { message: error.chain() })
-            }
+            Err(_) => refusal.clone().map(|message| NodeWait::WriteRefused { message }).or(plan.waits_for),
             // Only now the disruption budgets that block evictions are known.
-            applied => {
-                let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
-                plan.waits_for.map(|wait| wait.blocked(blocked))
-            }
+            Ok(blocked) => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
         };
-        self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason), metrics);
+        self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason));
         if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
             self.report_wait(&observed.node, &wait).await?;
-        } else {
-            self.report_refusal(&observed.node, applied.as_ref().err()).await?;
+        } else if let Some(message) = refusal {
+            self.report_obstacle(&observed.node, NodeWait::REFUSED, &message).await?;
+        } else if applied.is_ok() && observed.node.condition(CONDITION_MACHINE).is_some_and(is_refusal) {
+            self.report_running(&observed.node).await?;
         }
         applied?;
         reported?;
@@ -156,7 +158,7 @@ impl NodeController {
     /// Enqueues every machine whose provider reports a change.
     async fn follow_providers(&self) {
         let mut changes =
-            futures::stream::select_all(self.context.providers.values().map(|provider| provider.watch()));
+            stream::select_all(self.context.providers.values().map(|provider| provider.watch()));
         while let Some(id) = changes.next().await {
             self.requests.add(Key::Machine(id));
         }

@@ -6,18 +6,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube_ext::call::call;
-use kube_node_api::{NodeClass, NodeClassSpec, names};
+use kube_node_api::{NodeClass, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     machine_backoff::MachineBackoff,
     node::{self, Kubelet, MachineState, Pods},
-    revision,
-    template::{CurrentTemplate, DesiredTemplate, NodeChange},
+    revision::ResolvedMachine,
+    template::{DesiredTemplate, NodeChange},
 };
 
-use super::{NodeController, ReconcileError};
+use super::{NodeController, Result};
 use crate::{
-    controllers::machine_spec,
+    controllers::{current_template, machine_spec},
     providers::{
         Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Settings, Stage, Trouble,
     },
@@ -43,7 +43,7 @@ pub(super) struct Observed {
     /// Fields that a Node created by hand lacks.
     pub(super) adoption: Option<Adoption>,
     /// Machine spec and settings; None on a leaving Node, unless a restart lost its machine.
-    pub(super) request: Option<(revision::ResolvedMachine, Settings)>,
+    pub(super) request: Option<(Arc<ResolvedMachine>, Settings)>,
     /// Secret with the credentials of the cluster that hosts the machine.
     pub(super) credentials: Option<String>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Observed {
 /// Fields that a Node created by hand lacks.
 pub(super) struct Adoption {
     pub(super) revision: String,
-    pub(super) machine: revision::ResolvedMachine,
+    pub(super) machine: Arc<ResolvedMachine>,
     pub(super) template: NodeChange,
 }
 
@@ -90,7 +90,7 @@ impl Observed {
 
 impl NodeController {
     /// Returns None for a Node that is not ours, and for one that has to wait for a change of something else.
-    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>, ReconcileError> {
+    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>> {
         let id = MachineId::of(&node);
         let class = node.class().and_then(|name| self.context.classes.get(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
@@ -123,32 +123,35 @@ impl NodeController {
             id,
             node,
         };
-        let spec = class.map(|class| &class.spec);
-        if observed.node.deleted_at.is_some() {
+        let revisions = &self.context.revisions;
+        let is_ours = observed.node.has_finalizer(names::FINALIZER_MACHINE);
+        let machine = if observed.node.deleted_at.is_some() {
             observed.pods = self.pods(&observed).await?;
-            if observed.machine == MachineState::Absent && observed.provider.is_volatile() {
-                let stored = self.stored(&observed.node).await?;
-                observed.request = stored.map(|machine| self.request(&observed.node, machine, spec));
-            }
-            return Ok(Some(observed));
-        }
-        observed.back_off = self.back_off(&observed);
-        observed.lease_renewed = self.lease(&observed.node, observed.existing.as_ref()).await?;
-        let revision = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
-        let machine = match (revision, class) {
-            (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
-                match self.stored(&observed.node).await? {
-                    Some(machine) => machine,
-                    None => return self.revision_is_gone(observed, &revision).await,
+            let is_lost = observed.machine == MachineState::Absent && observed.provider.is_volatile();
+            if is_lost { machine_spec::stored(revisions, &observed.node).await? } else { None }
+        } else {
+            observed.back_off = self.back_off(&observed);
+            observed.lease_renewed = self.lease(&observed).await?;
+            match (observed.node.label(names::LABEL_REVISION).filter(|_| is_ours), class) {
+                (Some(revision), _) => {
+                    let stored = machine_spec::stored(revisions, &observed.node).await?;
+                    if stored.is_none() {
+                        self.report_missing_revision(&observed, revision).await?;
+                    }
+                    stored
                 }
+                (None, Some(class)) => {
+                    let adoption = self.adoption(&observed.node, class).await?;
+                    Some(Arc::clone(&observed.adoption.insert(adoption).machine))
+                }
+                (None, None) => return Ok(None),
             }
-            (_, Some(class)) => {
-                let adoption = self.adoption(&observed.node, class).await?;
-                observed.adoption.insert(adoption).machine.clone()
-            }
-            (_, None) => return Ok(None),
         };
-        observed.request = Some(self.request(&observed.node, machine, spec));
+        observed.request = machine.map(|machine| {
+            let spec = class.map(|class| &class.spec);
+            let settings = machine_spec::settings(&observed.node, &machine, spec, &self.context.sets);
+            (machine, settings)
+        });
         Ok(Some(observed))
     }
 
@@ -163,28 +166,13 @@ impl NodeController {
         all.wait(uid, now)
     }
 
-    async fn stored(&self, node: &NodeView) -> Result<Option<revision::ResolvedMachine>, ReconcileError> {
-        let stored = machine_spec::stored(&self.context.revisions, node).await?;
-        Ok(stored.map(|machine| (*machine).clone()))
-    }
-
-    fn request(
-        &self,
-        node: &NodeView,
-        machine: revision::ResolvedMachine,
-        class: Option<&NodeClassSpec>,
-    ) -> (revision::ResolvedMachine, Settings) {
-        let settings = machine_spec::settings(node, &machine, class, &self.context.sets);
-        (machine, settings)
-    }
-
     /// The provider that serves a Node; None if a third party does.
     async fn provider(
         &self,
         node: &NodeView,
         id: &MachineId,
         class: Option<&NodeClass>,
-    ) -> Result<Option<Arc<dyn Provider>>, ReconcileError> {
+    ) -> Result<Option<Arc<dyn Provider>>> {
         let by_name = |name: &str| self.context.providers.get(name).cloned();
         if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER) {
             return Ok(by_name(name));
@@ -204,8 +192,9 @@ impl NodeController {
                 Err(error) => unknown = Some(error),
             }
         }
-        if let Some(error) = unknown {
-            return Err(error.into());
+        unknown.map_or(Ok(()), Err)?;
+        if node.deleted_at.is_none() {
+            return Ok(None);
         }
         // The machine is gone, and only this operator would remove the finalizer. The providerID excludes a
         // third party's Node.
@@ -214,7 +203,7 @@ impl NodeController {
             id.is_some() && node.provider_id == id
         };
         let maker = self.context.providers.values().find(|provider| made_by(provider)).cloned();
-        if maker.is_none() && node.deleted_at.is_some() {
+        if maker.is_none() {
             let text = format!(
                 "its finalizer {} stays, since neither labels nor spec.providerID say whose machine it had: put the label {} back, or take the finalizer off",
                 names::FINALIZER_MACHINE,
@@ -222,27 +211,21 @@ impl NodeController {
             );
             self.warn(node, "ProviderUnknown", text);
         }
-        Ok(maker.filter(|_| node.deleted_at.is_some()))
+        Ok(maker)
     }
 
     /// The fields that a Node created by hand lacks, by its class and set.
-    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, ReconcileError> {
+    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption> {
         let set = node.set().and_then(|set| self.context.sets.get(set));
         let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
-        let machine = revision::ResolvedMachine::resolve(
-            &class.spec,
-            set.and_then(|set| set.spec.class_overrides.as_ref()),
-        );
-        let current =
-            CurrentTemplate { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
-        let template = DesiredTemplate::merge(
-            class.spec.template.as_ref(),
-            set.and_then(|set| set.spec.template.as_ref()),
-        );
+        let set = set.map(|set| &set.spec);
+        let machine = ResolvedMachine::resolve(&class.spec, set.and_then(|set| set.class_overrides.as_ref()));
+        let template = set.and_then(|set| set.template.as_ref());
+        let template = DesiredTemplate::merge(class.spec.template.as_ref(), template);
         Ok(Adoption {
             revision: self.context.revisions.ensure(class, &machine).await?,
-            template: template.change(current).unwrap_or_default(),
-            machine,
+            template: template.change(current_template(node)).unwrap_or_default(),
+            machine: machine.into(),
         })
     }
 
@@ -257,17 +240,13 @@ impl NodeController {
         }
     }
 
-    async fn revision_is_gone(
-        &self,
-        observed: Observed,
-        revision: &str,
-    ) -> Result<Option<Observed>, ReconcileError> {
+    /// Reports that the revision of a Node is not stored; an error unless the machine exists, which goes on.
+    async fn report_missing_revision(&self, observed: &Observed, revision: &str) -> Result<()> {
         let text =
             format!("its revision {revision} is not stored any more: delete the Node to have another made");
-        // An existing machine goes on, but a new one cannot be made.
         if observed.machine == MachineState::Exists {
             self.warn(&observed.node, "RevisionNotFound", text);
-            return Ok(Some(observed));
+            return Ok(());
         }
         self.report_obstacle(&observed.node, "RevisionNotFound", &text).await?;
         // The set may store the revision again; no event reports that, so the error requeues the Node.
@@ -275,20 +254,14 @@ impl NodeController {
     }
 
     /// Time of the last renewal of the Node's Lease.
-    async fn lease(
-        &self,
-        node: &NodeView,
-        existing: Option<&Existing>,
-    ) -> Result<Option<Timestamp>, ReconcileError> {
-        let Some(existing) = existing else { return Ok(None) };
-        match existing.lease {
-            Renewed::At(time) => return Ok(Some(time)),
-            Renewed::Never => return Ok(None),
-            Renewed::Unknown => {}
-        }
-        // Read only for a Node whose initialization waits for the Lease.
-        if !node.is_ready() || !node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED) {
-            return Ok(None);
+    async fn lease(&self, observed: &Observed) -> Result<Option<Timestamp>> {
+        let node = &observed.node;
+        match observed.existing.as_ref().map(|existing| existing.lease) {
+            Some(Renewed::At(time)) => return Ok(Some(time)),
+            // Read only for a Node whose initialization waits for the Lease.
+            Some(Renewed::Unknown)
+                if node.is_ready() && node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED) => {}
+            _ => return Ok(None),
         }
         let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
         let lease = call(format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;

@@ -11,29 +11,29 @@ use k8s_openapi::{
     api::core::v1::{Node, NodeCondition},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use kube::{Api, Client, api::Patch};
+use kube::{Api, api::Patch};
 use kube_ext::call::{ApiError, call};
-use kube_node_api::names;
+use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE};
 use kube_node_cache::{ConditionView, NodeView};
 use kube_node_planner::{conditions::ConditionUpdate, wait::NodeWait};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{NodeController, ReconcileError, drain::drain_began, observe::Observed};
+use super::{NodeController, Result, drain::drain_began, observe::Observed};
 use crate::{
-    controllers::{Metrics, api::patch_params, reference_to_node},
+    controllers::{api::patch_params, reference_to_node},
     providers::{Existing, Stage, Trouble},
 };
 
 /// Reported state of each Node that waits, by name.
-#[derive(Debug, Default)]
-pub(super) struct ReportedWaits(Mutex<HashMap<Arc<str>, ReportedWait>>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReportedWaits(Arc<Mutex<HashMap<Arc<str>, ReportedWait>>>);
 
 #[derive(Debug)]
 struct ReportedWait {
     /// UID of the Node: a name may be used again.
     uid: Arc<str>,
-    /// Wait reason counted in the metric.
+    /// Wait reason, counted in the metric.
     reason: &'static str,
     /// Last written condition `kube-node.io/Drained`: the watch may lag behind.
     drained: Option<ConditionUpdate>,
@@ -42,22 +42,24 @@ struct ReportedWait {
 }
 
 impl ReportedWaits {
-    /// Counts the wait reason of a Node; None: the Node does not wait.
-    pub(super) fn set(&self, node: &NodeView, reason: Option<&'static str>, metrics: &Metrics) {
-        let Some(reason) = reason else { return self.forget(&node.name, metrics) };
-        let same_node = self.with(node, |wait| std::mem::replace(&mut wait.reason, reason));
-        let before = same_node.or_else(|| {
+    /// Records the wait reason of a Node; None: the Node does not wait.
+    pub(super) fn set(&self, node: &NodeView, reason: Option<&'static str>) {
+        let Some(reason) = reason else { return self.forget(&node.name) };
+        if self.with(node, |wait| wait.reason = reason).is_none() {
             let uid = Arc::clone(&node.uid);
             let new = ReportedWait { uid, reason, drained: None, events: HashSet::new() };
-            self.0.lock().insert(Arc::clone(&node.name), new).map(|old| old.reason)
-        });
-        metrics.waits(before, Some(reason));
+            self.0.lock().insert(Arc::clone(&node.name), new);
+        }
     }
 
     /// Drops a Node that no longer waits.
-    pub(super) fn forget(&self, node: &str, metrics: &Metrics) {
-        let before = self.0.lock().remove(node).map(|wait| wait.reason);
-        metrics.waits(before, None);
+    pub(super) fn forget(&self, node: &str) {
+        self.0.lock().remove(node);
+    }
+
+    /// Reports the reason of each Node that waits.
+    pub(crate) fn reasons(&self, report: impl FnMut(&'static str)) {
+        self.0.lock().values().map(|wait| wait.reason).for_each(report);
     }
 
     fn with<T>(&self, node: &NodeView, with: impl FnOnce(&mut ReportedWait) -> T) -> Option<T> {
@@ -67,9 +69,8 @@ impl ReportedWaits {
 
 impl NodeController {
     /// Reports the wait reason of a leaving Node. Each reason has one event in the life of a Node.
-    pub(super) async fn report_wait(&self, node: &NodeView, wait: &NodeWait) -> Result<(), ReconcileError> {
-        let shown =
-            node.condition(names::CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
+    pub(super) async fn report_wait(&self, node: &NodeView, wait: &NodeWait) -> Result<()> {
+        let shown = node.condition(CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
         let last = self.waits.with(node, |wait| wait.drained.clone()).flatten();
         let in_the_way = last.as_ref().map_or(shown.is_some(), |last| !last.status);
         let lasts = Timestamp::now().duration_since(drain_began(node));
@@ -85,18 +86,18 @@ impl NodeController {
             self.warn(node, "DrainBlocked", update.message.clone());
         }
         let ConditionUpdate { r#type, status, reason, message } = &update;
-        set_condition(&self.context.client, node, r#type, *status, reason, message).await?;
+        set_condition(&self.api, node, r#type, *status, reason, message).await?;
         self.waits.with(node, |wait| wait.drained = Some(update));
         Ok(())
     }
 
     /// Reports an obstacle of the machine, and its end.
-    pub(super) async fn report_machine(&self, observed: &Observed) -> Result<(), ReconcileError> {
+    pub(super) async fn report_machine(&self, observed: &Observed) -> Result<()> {
         let node = &observed.node;
         if let Some(back_off) = &observed.back_off {
             return self.report_obstacle(node, NodeWait::MachineBackOff.reason(), &back_off.message).await;
         }
-        let condition = node.condition(names::CONDITION_MACHINE);
+        let condition = node.condition(CONDITION_MACHINE);
         match &observed.existing {
             Some(Existing { trouble: Some(Trouble { reason, message }), .. }) => {
                 self.report_obstacle(node, reason, message).await
@@ -105,27 +106,11 @@ impl NodeController {
                 if condition.is_none_or(|shown| shown.message.as_deref() != Some(message)) {
                     self.warn(node, reason, message.clone());
                 }
-                self.set_machine_condition(node, true, "Restarted", message).await
+                Ok(set_condition(&self.api, node, CONDITION_MACHINE, true, "Restarted", message).await?)
             }
-            Some(Existing { stage: Stage::Up, .. }) if condition.is_some_and(is_trouble_of_machine) => {
-                self.report_running(node).await
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Reports on a Node that stays that the API server refuses a write to it, and the end of that.
-    pub(super) async fn report_refusal(
-        &self,
-        node: &NodeView,
-        error: Option<&ReconcileError>,
-    ) -> Result<(), ReconcileError> {
-        let machine = node.condition(names::CONDITION_MACHINE);
-        match error {
-            Some(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
-                self.report_obstacle(node, NodeWait::REFUSED, &error.chain()).await
-            }
-            None if machine.is_some_and(|condition| &*condition.reason == NodeWait::REFUSED) => {
+            Some(Existing { stage: Stage::Up, .. })
+                if condition.is_some_and(|shown| &*shown.status == "False" && !is_refusal(shown)) =>
+            {
                 self.report_running(node).await
             }
             _ => Ok(()),
@@ -133,29 +118,15 @@ impl NodeController {
     }
 
     /// Reports an obstacle of the machine.
-    pub(super) async fn report_obstacle(
-        &self,
-        node: &NodeView,
-        reason: &str,
-        message: &str,
-    ) -> Result<(), ReconcileError> {
+    pub(super) async fn report_obstacle(&self, node: &NodeView, reason: &str, message: &str) -> Result<()> {
         self.warn(node, reason, message.to_owned());
-        self.set_machine_condition(node, false, reason, message).await
+        Ok(set_condition(&self.api, node, CONDITION_MACHINE, false, reason, message).await?)
     }
 
-    async fn report_running(&self, node: &NodeView) -> Result<(), ReconcileError> {
-        self.set_machine_condition(node, true, "Running", "nothing stands in its way").await
-    }
-
-    async fn set_machine_condition(
-        &self,
-        node: &NodeView,
-        status: bool,
-        reason: &str,
-        message: &str,
-    ) -> Result<(), ReconcileError> {
-        let (client, r#type) = (&self.context.client, names::CONDITION_MACHINE);
-        Ok(set_condition(client, node, r#type, status, reason, message).await?)
+    /// Reports the end of an obstacle.
+    pub(super) async fn report_running(&self, node: &NodeView) -> Result<()> {
+        let message = "nothing stands in its way";
+        Ok(set_condition(&self.api, node, CONDITION_MACHINE, true, "Running", message).await?)
     }
 
     pub(super) fn warn(&self, node: &NodeView, reason: &str, text: String) {
@@ -165,7 +136,7 @@ impl NodeController {
 
 /// Writes a condition onto a Node, unless the Node shows it already.
 pub(crate) async fn set_condition(
-    client: &Client,
+    api: &Api<Node>,
     node: &NodeView,
     r#type: &str,
     status: bool,
@@ -187,15 +158,14 @@ pub(crate) async fn set_condition(
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: Some(Time(since)),
     };
-    let nodes: Api<Node> = Api::all(client.clone());
     // A strategic merge patch merges conditions by type, so a kubelet's are not touched.
     let patch = json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } });
-    let (params, patch) = (patch_params(), Patch::Strategic(patch));
-    let written = nodes.patch_status(&node.name, &params, &patch);
-    call(format!("write a condition of Node {}", node.name), written).await.map(drop)
+    let action = format!("write a condition of Node {}", node.name);
+    let patch = Patch::Strategic(patch);
+    call(action, api.patch_status(&node.name, &patch_params(), &patch)).await.map(drop)
 }
 
-/// Returns true for a False condition about the machine, not about writes to its Node.
-fn is_trouble_of_machine(condition: &ConditionView) -> bool {
-    &*condition.status == "False" && &*condition.reason != NodeWait::REFUSED
+/// Returns true if the condition reports a refused write of the Node, not the machine.
+pub(super) fn is_refusal(condition: &ConditionView) -> bool {
+    &*condition.reason == NodeWait::REFUSED
 }

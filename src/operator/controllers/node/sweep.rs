@@ -1,11 +1,9 @@
 //! Deletes machines without a Node: a Node may vanish by force, and a provider may know machines that we do not.
 
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use kube_ext::{call::call, work_queue::Action};
 use tracing::info;
 
-use super::{Key, NodeController, ReconcileError};
+use super::{Key, NodeController, Result};
 use crate::providers::{MachineId, Provider};
 
 impl NodeController {
@@ -23,7 +21,7 @@ impl NodeController {
     }
 
     /// Enqueues the Node of the machine. Deletes a machine without a Node once the API server confirms that.
-    pub(super) async fn reconcile_machine(&self, id: &MachineId) -> Result<Action, ReconcileError> {
+    pub(super) async fn reconcile_machine(&self, id: &MachineId) -> Result<Action> {
         if self.has_node(id) {
             self.requests.add(Key::Node(id.node.clone()));
             return Ok(Action::AwaitChange);
@@ -38,16 +36,11 @@ impl NodeController {
         failed.map_or(Ok(Action::AwaitChange), Err)
     }
 
-    async fn delete_if_without_node(
-        &self,
-        provider: &dyn Provider,
-        id: &MachineId,
-    ) -> Result<(), ReconcileError> {
+    async fn delete_if_without_node(&self, provider: &dyn Provider, id: &MachineId) -> Result<()> {
         if provider.exists(id).await?.is_none() {
             return Ok(());
         }
-        let nodes: Api<Node> = Api::all(self.context.client.clone());
-        let found = call(format!("read Node {}", id.node), nodes.get_metadata_opt(&id.node)).await?;
+        let found = call(format!("read Node {}", id.node), self.api.get_metadata_opt(&id.node)).await?;
         if found.is_none_or(|node| node.metadata.uid.as_deref() != Some(&*id.uid)) {
             info!(uid = &*id.uid, provider = provider.name(), "machine without a Node: deleting it");
             provider.delete(id).await?;

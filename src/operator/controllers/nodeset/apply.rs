@@ -9,16 +9,16 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube_ext::call::ApiError;
-use kube_node_api::{NodeSet, names};
+use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     failed_writes::{self, Write},
     set_planner::SetPlan,
     set_wait::SetWait,
-    template::{CurrentTemplate, NodeChange},
+    template::NodeChange,
 };
 use serde_json::{Value, json};
 use tracing::info;
@@ -27,7 +27,7 @@ use super::{
     NodeSetController, autoscaling,
     observe::{Blueprint, NoBlueprint, Observed},
 };
-use crate::controllers::api;
+use crate::controllers::{api, current_template};
 
 /// Concurrent writes of one set: at some milliseconds each, more than enough to keep a control plane busy.
 /// Each has a connection of its own.
@@ -37,6 +37,8 @@ pub(super) const BATCH: usize = 500;
 /// Maximum number of failed writes of one kind that one reconciliation repeats: thousands of Nodes that the
 /// API server refuses cost it no more than this each second.
 const RETRIES: usize = 32;
+/// Requeue delay after a failed write that the next reconciliation may repeat.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// Result of applying a plan.
 #[derive(Debug, Default)]
@@ -65,8 +67,8 @@ impl Applied {
 impl NodeSetController {
     pub(super) async fn apply(&self, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
         let mut applied = Applied::default();
-        let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
-        let finalizer = api::set_finalizer::<NodeSet>(client, &observed.set.metadata, finalizer, true).await;
+        let metadata = &observed.set.metadata;
+        let finalizer = api::set_finalizer(&self.api, metadata, names::FINALIZER_NODES, true).await;
         if let Err(error) = &finalizer {
             applied.failed("FinalizerNotSet", error);
         }
@@ -76,8 +78,8 @@ impl NodeSetController {
         }
         match &observed.blueprint {
             Ok(blueprint) => {
-                let kept = autoscaling::keeps_off(&observed.set, plan);
-                self.propagate(blueprint, observed, kept, &mut applied).await;
+                let is_rolling = autoscaling::must_stay_off(&observed.set, plan);
+                applied.more |= self.propagate(blueprint, observed, is_rolling).await;
             }
             Err(NoBlueprint { problem, retry }) => {
                 applied.problems.push(problem.clone());
@@ -109,25 +111,23 @@ impl NodeSetController {
         self.patch_nodes(&observed.name, Write::Adopt, "change the owner", patches).await;
     }
 
-    /// Patches labels, annotations and taints of the templates onto Nodes that stay.
-    async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, kept: bool, applied: &mut Applied) {
-        let marked = kept.then(|| autoscaling::marked(&blueprint.template));
-        let patches = observed
-            .members
-            .iter()
-            .filter(|node| node.deleted_at.is_none())
-            .filter_map(|node| {
-                let current = CurrentTemplate {
-                    labels: &node.labels,
-                    annotations: &node.annotations,
-                    taints: &node.taints,
-                };
-                let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
-                let template = marked.unwrap_or(&blueprint.template);
-                Some((Arc::clone(node), patch(template.change(current)?)))
-            })
-            .collect();
-        applied.more |= self.patch_nodes(&observed.name, Write::Update, "change the template", patches).await;
+    /// Patches labels, annotations and taints of the templates onto Nodes that stay; during a rollout, with the
+    /// annotation that keeps cluster-autoscaler off. Returns true if more are left.
+    async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, is_rolling: bool) -> bool {
+        let marked = is_rolling.then(|| autoscaling::marked(&blueprint.template));
+        let patch = |node: &Arc<NodeView>| {
+            let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
+            let change = marked.unwrap_or(&blueprint.template).change(current_template(node))?;
+            let NodeChange { labels, annotations, taints } = change;
+            let mut patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+            if let Some(taints) = taints {
+                patch["spec"] = json!({ "taints": taints });
+            }
+            Some((Arc::clone(node), patch))
+        };
+        let staying = observed.members.iter().filter(|node| node.deleted_at.is_none());
+        let patches = staying.filter_map(patch).collect();
+        self.patch_nodes(&observed.name, Write::Update, "change the template", patches).await
     }
 
     /// Sends each patch to its Node: a batch of new ones, and some that failed before and whose back-off is
@@ -141,12 +141,12 @@ impl NodeSetController {
     ) -> bool {
         let now = Timestamp::now();
         let (mut fresh, mut due) = (Vec::new(), Vec::new());
-        self.refusals(set, |refusals| {
+        self.failed_writes(set, |failures| {
             let wanted: HashSet<&str> = changes.iter().map(|(node, _)| &*node.name).collect();
-            refusals.keep(write, |node| wanted.contains(node));
+            failures.keep(write, |node| wanted.contains(node));
             for (node, patch) in changes {
                 let intent = failed_writes::intent(&(&node.uid, &patch));
-                match refusals.retry_in(write, &node.name, intent, now) {
+                match failures.retry_in(write, &node.name, intent, now) {
                     None => fresh.push((node, patch, intent)),
                     Some(Duration::ZERO) => due.push((node, patch, intent)),
                     // Still in back-off.
@@ -158,7 +158,7 @@ impl NodeSetController {
         let batch = fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES));
         stream::iter(batch)
             .for_each_concurrent(WRITES_AT_ONCE, |(node, patch, intent)| async move {
-                let result = api::patch::<Node>(&self.context.client, &*node, patch, what).await;
+                let result = api::patch(&self.node_api, &api::metadata(&node), patch, what).await;
                 self.record(set, write, &node.name, intent, result.as_ref().copied());
             })
             .await;
@@ -174,15 +174,3 @@ impl NodeSetController {
         self.context.drain_permits.replace(&observed.name, drain_permits);
     }
 }
-
-/// Merge patch for a template change.
-fn patch(change: NodeChange) -> Value {
-    let mut patch = json!({ "metadata": { "labels": change.labels, "annotations": change.annotations } });
-    if let Some(taints) = change.taints {
-        patch["spec"] = json!({ "taints": taints });
-    }
-    patch
-}
-
-/// Requeue delay after a failed write that the next reconciliation may repeat.
-pub(super) const RETRY: Duration = Duration::from_secs(1);

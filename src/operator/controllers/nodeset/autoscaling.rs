@@ -28,9 +28,7 @@ impl NodeSetController {
         }
         let annotations = json!({ names::ANNOTATION_VICTIMS: record(&left) });
         let change = json!({ "metadata": { "annotations": annotations } });
-        match api::patch::<NodeSet>(&self.context.client, &observed.set.metadata, change, "change the record")
-            .await
-        {
+        match api::patch(&self.api, &observed.set.metadata, change, "change the record").await {
             // The set changed meanwhile: its event enqueues the next reconciliation.
             Err(error) if error.is_conflict() => Ok(()),
             other => other,
@@ -40,7 +38,7 @@ impl NodeSetController {
 
 /// Returns true if cluster-autoscaler must leave the Nodes alone. During a rollout it would use the room that
 /// the rollout made, and take the Nodes being emptied for unneeded ones.
-pub(super) fn keeps_off(set: &NodeSet, plan: &SetPlan<'_>) -> bool {
+pub(super) fn must_stay_off(set: &NodeSet, plan: &SetPlan<'_>) -> bool {
     let rolls = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_none());
     set.spec.autoscaling.is_some()
         && set.spec.paused != Some(true)

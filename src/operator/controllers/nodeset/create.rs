@@ -6,8 +6,7 @@
 use futures::{StreamExt, stream};
 use http::Method;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Resource};
+use kube::Resource;
 use kube_ext::{
     call::{ApiError, call, send},
     error::chain,
@@ -22,6 +21,7 @@ use super::{
     apply::{Applied, WRITES_AT_ONCE},
     observe::{Blueprint, Observed},
 };
+
 impl NodeSetController {
     /// Creates missing Nodes, and repeats creations that may never have arrived.
     pub(super) async fn create_missing(
@@ -43,16 +43,14 @@ impl NodeSetController {
             .collect();
         let working = self.working_blueprint(observed, newest, plan, applied).await;
         let of_working = if working.is_some() { plan.create_current } else { 0 };
-        let new_names = |count: usize| (0..count).map(|_| self.new_name(&observed.name)).collect();
         self.create(observed, newest, unconfirmed, applied).await;
-        for (blueprint, count) in [(Some(newest), plan.create - of_working), (working.as_ref(), of_working)] {
-            if let Some(blueprint) = blueprint {
-                let names = self.reserve(observed, new_names(count), applied);
-                self.create(observed, blueprint, names, applied).await;
-            }
+        let working = working.as_ref().unwrap_or(newest);
+        for (blueprint, count) in [(newest, plan.create - of_working), (working, of_working)] {
+            let names = self.reserve(observed, count, applied);
+            self.create(observed, blueprint, names, applied).await;
         }
         if plan.missing == 0 {
-            self.refusals(&observed.name, |refusals| refusals.keep(Write::Create, |_| false));
+            self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
         }
         applied.more |= plan.more && applied.problems.is_empty();
     }
@@ -65,9 +63,9 @@ impl NodeSetController {
         plan: &SetPlan<'_>,
         applied: &mut Applied,
     ) -> Option<Blueprint> {
-        let current = self.last_status_of(&observed.set).current_revision;
+        let current = observed.status.current_revision.as_deref();
         let current = current.filter(|current| plan.create_current > 0 && *current != newest.revision)?;
-        match self.stored(&observed.set.spec.node_class_name, &current, newest.template.clone()).await {
+        match self.stored(&observed.set.spec.node_class_name, current, newest.template.clone()).await {
             Ok(Some(stored)) => Some(stored),
             Ok(None) => {
                 info!(set = observed.name, revision = current, "is not stored any more: making the newest");
@@ -92,21 +90,20 @@ impl NodeSetController {
 
     /// Records expectations for the Nodes to create, within the limit of their class. Counting the class and
     /// recording is one step, so that another set of the class counts these Nodes.
-    fn reserve(&self, observed: &Observed, mut names: Vec<String>, applied: &mut Applied) -> Vec<String> {
-        if names.is_empty() {
-            return names;
-        }
+    fn reserve(&self, observed: &Observed, mut count: usize, applied: &mut Applied) -> Vec<String> {
         let limit = observed.blueprint.as_ref().ok().and_then(|blueprint| blueprint.limit);
         let class = &observed.set.spec.node_class_name;
-        self.context.expectations.reserve(&observed.name, |all| {
-            if let Some(limit) = limit {
-                let left = limit.saturating_sub(self.context.nodes_of_class(class, None, all));
-                // Another set was faster; the next plan reports the limit.
-                applied.failed |= names.len() > left;
-                names.truncate(left);
-            }
-            names
-        })
+        let mut all = self.context.expectations.lock();
+        if let Some(limit) = limit.filter(|_| count > 0) {
+            let left = limit.saturating_sub(self.context.nodes_of_class(class, None, &all));
+            // Another set was faster; the next plan reports the limit.
+            applied.failed |= count > left;
+            count = count.min(left);
+        }
+        let names: Vec<String> = (0..count).map(|_| self.new_name(&observed.name)).collect();
+        let expectations = all.entry(observed.name.clone()).or_default();
+        names.iter().for_each(|name| expectations.creating(name));
+        names
     }
 
     async fn create(
@@ -131,7 +128,7 @@ impl NodeSetController {
             .buffer_unordered(WRITES_AT_ONCE);
         let (mut created, mut refused) = (false, None);
         while let Some((name, result)) = results.next().await {
-            self.context.metrics.node_created(result.as_ref().copied());
+            self.context.metrics.node_created(result.as_ref().copied().map_err(ApiError::reason));
             match result {
                 Ok(()) => created = true,
                 Err(error) if error.is_final() => {
@@ -142,9 +139,9 @@ impl NodeSetController {
             }
         }
         let (now, intent) = (Timestamp::now(), blueprint.intent());
-        self.refusals(&observed.name, |refusals| match refused {
-            Some(message) => refusals.failed(Write::Create, "", intent, message, now),
-            None if created => refusals.succeeded(Write::Create, "", now),
+        self.failed_writes(&observed.name, |failures| match refused {
+            Some(message) => failures.failed(Write::Create, "", intent, message, now),
+            None if created => failures.succeeded(Write::Create, "", now),
             None => {}
         });
     }
@@ -156,23 +153,21 @@ impl NodeSetController {
         names: Vec<String>,
         applied: &mut Applied,
     ) -> Vec<(String, Option<String>)> {
-        let Some(cidrs) = &self.context.pod_cidrs else {
-            return names.into_iter().map(|name| (name, None)).collect();
-        };
-        let mut with_cidrs = Vec::with_capacity(names.len());
-        let mut last = None;
-        for name in names {
-            match cidrs.promise(&name) {
-                Ok(cidr) => with_cidrs.push((name, Some(cidr))),
-                Err(problem) => {
-                    self.expectations(&observed.name, |expectations| expectations.refused(&name));
-                    self.context.metrics.node_not_created(problem.reason);
-                    last = Some(problem);
-                }
+        let mut problem = None;
+        let promise =
+            |name: &str| self.context.pod_cidrs.as_ref().map(|cidrs| cidrs.promise(name)).transpose();
+        let with_cidr = |name: String| match promise(&name) {
+            Ok(cidr) => Some((name, cidr)),
+            Err(wait) => {
+                self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                self.context.metrics.node_created(Err(wait.reason));
+                problem = Some(wait);
+                None
             }
-        }
-        applied.problems.extend(last);
-        with_cidrs
+        };
+        let names = names.into_iter().filter_map(with_cidr).collect();
+        applied.problems.extend(problem);
+        names
     }
 
     async fn create_one(
@@ -218,8 +213,7 @@ impl NodeSetController {
         let unconfirmed: Vec<String> =
             self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
         for name in unconfirmed {
-            let nodes: Api<Node> = Api::all(self.context.client.clone());
-            match call(format!("read Node {name}"), nodes.get_metadata_opt(&name)).await {
+            match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {
                 Ok(found) => self.expectations(set, |expectations| match found {
                     Some(_) => expectations.created(&name),
                     None => expectations.refused(&name),

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Node;
 use kube_ext::call::ApiError;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     disruption::DisruptionReason,
-    expectations::Expectations,
     failed_writes::{self, Write},
     set_planner::SetPlan,
 };
@@ -47,8 +45,8 @@ impl NodeSetController {
                 self.context.metrics.node_replaced(cause);
             }
         }
-        self.refusals(&observed.name, |refusals| {
-            refusals.keep(Write::Delete, |name| {
+        self.failed_writes(&observed.name, |failures| {
+            failures.keep(Write::Delete, |name| {
                 self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())
             });
         });
@@ -58,11 +56,11 @@ impl NodeSetController {
     /// reconciliation sees the changed Node, and may choose another victim.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
         self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
-        let result = api::delete::<Node>(&self.context.client, &**node).await;
+        let result = api::delete(&self.node_api, &api::metadata(node)).await;
         // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
         let changed = now.as_ref().is_none_or(|now| now.resource_version != node.resource_version);
-        self.expectations(set, |expectations: &mut Expectations| match &result {
+        self.expectations(set, |expectations| match &result {
             Ok(()) if now.is_none_or(|now| now.deleted_at.is_some()) => expectations.gone(&node.name),
             Ok(()) => expectations.deleted(&node.name),
             Err(error) if error.is_final() || (error.is_conflict() && changed) => {
@@ -75,14 +73,9 @@ impl NodeSetController {
         if result.as_ref().is_err_and(ApiError::is_not_found) {
             return Ok(());
         }
-        self.record(
-            set,
-            Write::Delete,
-            &node.name,
-            failed_writes::intent(&node.uid),
-            result.as_ref().copied(),
-        );
-        self.context.metrics.node_deleted(result.as_ref().copied());
+        let intent = failed_writes::intent(&node.uid);
+        self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied());
+        self.context.metrics.node_deleted(result.as_ref().copied().map_err(ApiError::reason));
         result
     }
 }

@@ -1,17 +1,17 @@
 //! Desired state of a NodeSet for the planner: from its spec, its annotations and the recorded status.
 
 use jiff::Timestamp;
-use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, UnhealthyCondition, names};
+use kube_node_api::{NodeSet, ReplacementOrder, StrategyType, names};
 use kube_node_planner::{
     budget::{self, Budget, Round},
     disruption::DisruptionRules,
     rollout::{DEFAULT_DEADLINE, ProgressDeadline},
     set_planner::{DesiredState, RolloutMode},
     set_wait::SetWait,
-    template::reserved_taints,
 };
 
 use super::observe::Observed;
+use crate::controllers::reserved_taints;
 
 /// Settings read from annotations and spec, and the problems found there.
 #[derive(Debug, Default)]
@@ -28,14 +28,8 @@ impl Settings {
         settings.restarted_at = settings.time(set, names::ANNOTATION_RESTARTED_AT);
         settings.resumed_at = settings.time(set, names::ANNOTATION_RESUMED_AT);
         // The schema refuses reserved taints, but the set may be older than that rule.
-        let reserved = set.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
-        if !reserved.is_empty() {
-            let message = format!(
-                "spec.template names taints that others set and remove, so no node gets them: remove {}",
-                reserved.join(", ")
-            );
-            settings.problems.push(SetWait::of_set("ReservedTaint", message));
-        }
+        let reserved = reserved_taints("spec.template", set.spec.template.as_ref());
+        settings.problems.extend(reserved.map(|message| SetWait::of_set("ReservedTaint", message)));
         settings
     }
 
@@ -51,59 +45,47 @@ impl Settings {
     }
 }
 
-/// Conditions that make a Node of the set unhealthy.
-pub(super) fn unhealthy_conditions(set: &NodeSet) -> &[UnhealthyCondition] {
-    set.spec.remediation.as_ref().map(|remediation| &*remediation.unhealthy_conditions).unwrap_or_default()
-}
-
 /// Builds the desired state.
-pub(super) fn state<'a>(
-    settings: &'a Settings,
-    observed: &'a Observed,
-    old: &'a NodeSetStatus,
-) -> DesiredState<'a> {
-    let spec = &observed.set.spec;
+pub(super) fn state<'a>(settings: &Settings, observed: &'a Observed) -> DesiredState<'a> {
+    let (spec, old) = (&observed.set.spec, &observed.status);
     let replicas = usize::try_from(spec.replicas).unwrap_or(0);
     let strategy = spec.strategy.as_ref();
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let partition = rolling.and_then(|rolling| rolling.partition);
+    let scale_down = spec.scale_down.as_ref();
     let remediation = spec.remediation.as_ref();
-    let keep = rolling.and_then(|rolling| rolling.partition).and_then(|keep| usize::try_from(keep).ok());
+    let max_unhealthy = remediation.and_then(|remediation| remediation.max_unhealthy.as_ref());
+    let max_repairs = remediation.and_then(|remediation| remediation.max_in_flight);
+    let startup_timeout = remediation.and_then(|remediation| remediation.node_startup_timeout);
     DesiredState {
         replicas,
         budget: Budget::of(rolling, replicas),
         min_ready: spec.min_ready_time.map(|time| time.0).unwrap_or_default(),
-        order: spec.scale_down.as_ref().and_then(|scale_down| scale_down.order).unwrap_or_default(),
-        replacement: strategy
-            .and_then(|strategy| strategy.replacement)
-            .unwrap_or(ReplacementOrder::SurgeFirst),
+        order: scale_down.and_then(|scale_down| scale_down.order).unwrap_or_default(),
+        replacement: strategy.and_then(|s| s.replacement).unwrap_or(ReplacementOrder::SurgeFirst),
         rules: DisruptionRules {
             revision: observed.revision(),
             restarted_at: settings.restarted_at,
             expire_after: spec.expire_after.map(|age| age.0),
-            startup_timeout: remediation
-                .and_then(|remediation| remediation.node_startup_timeout)
-                .map(|t| t.0),
-            unhealthy_conditions: unhealthy_conditions(&observed.set),
+            startup_timeout: startup_timeout.map(|timeout| timeout.0),
+            unhealthy_conditions: remediation
+                .map(|remediation| &*remediation.unhealthy_conditions)
+                .unwrap_or_default(),
         },
         pace: if spec.paused == Some(true) {
             RolloutMode::Held
         } else if strategy.and_then(|strategy| strategy.r#type) == Some(StrategyType::OnDelete) {
             RolloutMode::OnDelete
         } else {
-            RolloutMode::Rolling { keep: keep.unwrap_or(0) }
+            RolloutMode::Rolling { keep: partition.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(0) }
         },
         clock: ProgressDeadline {
             old: old.rollout.as_ref(),
             deadline: spec.progress_deadline.map_or(DEFAULT_DEADLINE, |deadline| deadline.0),
             resumed_at: settings.resumed_at,
         },
-        max_unhealthy: remediation
-            .and_then(|remediation| remediation.max_unhealthy.as_ref())
-            .map_or(usize::MAX, |most| budget::amount(most, replicas, Round::Down)),
-        max_repairs: remediation
-            .and_then(|remediation| remediation.max_in_flight)
-            .and_then(|most| usize::try_from(most).ok())
-            .unwrap_or(usize::MAX),
+        max_unhealthy: max_unhealthy.map_or(usize::MAX, |most| budget::amount(most, replicas, Round::Down)),
+        max_repairs: max_repairs.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX),
         start_failures: old.start_failures.as_ref(),
         class_back_off: observed.class_back_off,
         creation: observed.creation,

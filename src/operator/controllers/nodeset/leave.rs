@@ -1,17 +1,17 @@
 //! Deletion of a NodeSet: it deletes its Nodes and stays until the last one is gone, since their drain and
 //! the settings of their class depend on it. `--cascade=orphan` leaves the Nodes behind.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube_ext::{call::ApiError, work_queue::Action};
-use kube_node_api::{NodeSet, names};
+use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView};
-use kube_node_planner::failed_writes::{self, Write};
+use kube_node_planner::failed_writes::Write;
 
 use super::{
-    NodeSetController, ReconcileError,
+    NodeSetController, Result,
     apply::{Applied, RETRY, WRITES_AT_ONCE},
 };
 use crate::controllers::api;
@@ -21,12 +21,9 @@ const FINALIZER_ORPHAN: &str = "orphan";
 
 impl NodeSetController {
     /// Reconciles a set that is being deleted.
-    pub(super) async fn leave(&self, set: &CachedNodeSet) -> Result<Action, ReconcileError> {
-        if !set.has_finalizer(names::FINALIZER_NODES) {
-            return Ok(Action::AwaitChange);
-        }
-        // The garbage collector was asked to keep the Nodes: none is deleted while it removes their owner.
-        if set.has_finalizer(FINALIZER_ORPHAN) {
+    pub(super) async fn leave(&self, set: &CachedNodeSet) -> Result<Action> {
+        // With `orphan`, the garbage collector removes the Nodes' owner: none is deleted meanwhile.
+        if !set.has_finalizer(names::FINALIZER_NODES) || set.has_finalizer(FINALIZER_ORPHAN) {
             return Ok(Action::AwaitChange);
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
@@ -34,46 +31,36 @@ impl NodeSetController {
         self.confirm_creations(set.name(), &mut applied).await;
         // Read before the Nodes: a Node shown in between is counted twice, never zero times.
         let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
-        let owned: Vec<Arc<NodeView>> = self
-            .context
-            .nodes
-            .by_index(set.name())
-            .into_iter()
-            .filter(|node| node.owner().is_some_and(|owner| owner.uid == uid))
-            .collect();
+        let mut owned = self.context.nodes.by_index(set.name());
+        owned.retain(|node| node.owner().is_some_and(|owner| owner.uid == uid));
         if owned.is_empty() {
             if pending > 0 {
                 return Ok(Action::RequeueAfter(RETRY));
             }
-            let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
-            api::set_finalizer::<NodeSet>(client, &set.metadata, finalizer, false).await?;
+            api::set_finalizer(&self.api, &set.metadata, names::FINALIZER_NODES, false).await?;
             return Ok(Action::AwaitChange);
         }
-        let now = Timestamp::now();
-        let staying: Vec<_> = self.refusals(set.name(), |refusals| {
+        self.failed_writes(set.name(), |failures| {
             // Other failures no longer matter.
             for write in [Write::Create, Write::Adopt, Write::Update] {
-                refusals.keep(write, |_| false);
+                failures.keep(write, |_| false);
             }
-            refusals.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
-            let may_go = |node: &&Arc<NodeView>| {
-                let left =
-                    refusals.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now);
-                node.deleted_at.is_none() && left.is_none_or(|left| left.is_zero())
-            };
-            owned.iter().filter(may_go).cloned().collect()
+            failures.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
         });
-        let conflicts = stream::iter(staying)
+        let refused = self.refused_deletions(set.name(), owned.iter());
+        let may_go = |node: &Arc<NodeView>| node.deleted_at.is_none() && !refused.contains(&node.name);
+        let conflicts = stream::iter(owned.clone())
+            .filter(|node| ready(may_go(node)))
             .map(|node| async move { self.delete_one(set.name(), &node).await })
             .buffer_unordered(WRITES_AT_ONCE)
             // The Node was seen in an older state, for example before the garbage collector orphaned it.
-            .filter(|sent| std::future::ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
+            .filter(|sent| ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
             .count()
             .await;
         let views: Vec<&NodeView> = owned.iter().map(AsRef::as_ref).collect();
-        let retry_in = self.refusals(set.name(), |refusals| {
-            applied.problems.extend(refusals.problems());
-            refusals.next_retry_in(Timestamp::now())
+        let retry_in = self.failed_writes(set.name(), |failures| {
+            applied.problems.extend(failures.problems());
+            failures.next_retry_in(Timestamp::now())
         });
         self.write_leaving_status(set, &views, &applied).await?;
         Ok(match retry_in {

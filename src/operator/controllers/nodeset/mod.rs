@@ -13,22 +13,24 @@ mod status;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube::Resource;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Resource};
 use kube_ext::{
     call::ApiError,
     error::chain,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
+use kube_node_api::NodeSet;
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, View};
 use kube_node_planner::{
     expectations::Expectations,
     failed_writes::{FailedWrites, Write},
-    set_planner::{self, NodeState},
+    set_planner,
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, ReconcileError};
+use super::{Context, reconcile::Result};
 
 /// Concurrent reconciliations, each of which creates and deletes many Nodes at a time; and the minimum interval
 /// between two of one set: the set changes with each of its Nodes, and a reconciliation writes its status once.
@@ -37,10 +39,12 @@ const CONFIG: Config = Config { concurrency: 8, min_interval: Duration::from_mil
 /// The controller.
 pub struct NodeSetController {
     context: Arc<Context>,
+    api: Api<NodeSet>,
+    node_api: Api<Node>,
     /// Last written status of each set: the watch lags behind, and the clock of a rollout must not go back.
     written: Mutex<HashMap<String, status::LastWrite>>,
     /// Failed writes of each set.
-    refusals: Mutex<HashMap<String, FailedWrites>>,
+    failed_writes: Mutex<HashMap<String, FailedWrites>>,
     requests: WorkQueue<String>,
 }
 
@@ -48,8 +52,14 @@ impl NodeSetController {
     /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
-        let controller =
-            Arc::new(Self { context, written: Mutex::default(), refusals: Mutex::default(), requests });
+        let controller = Arc::new(Self {
+            api: Api::all(context.client.clone()),
+            node_api: Api::all(context.client.clone()),
+            context,
+            written: Mutex::default(),
+            failed_writes: Mutex::default(),
+            requests,
+        });
         controller.context.nodes.add_event_handler(controller.clone());
         controller.context.sets.add_event_handler(controller.clone());
         controller.context.classes.add_event_handler(controller.clone());
@@ -75,12 +85,12 @@ impl NodeSetController {
         self.context.run("nodeset", (queue, CONFIG), &stop, reconcile).await;
     }
 
-    async fn reconcile(&self, name: &str) -> Result<Action, ReconcileError> {
+    async fn reconcile(&self, name: &str) -> Result<Action> {
         let Some(set) = self.context.sets.get(name) else {
-            self.context.expectations.forget(name);
+            self.context.expectations.lock().remove(name);
             self.written.lock().remove(name);
-            self.refusals.lock().remove(name);
-            self.context.drain_permits.replace(name, []);
+            self.failed_writes.lock().remove(name);
+            self.context.drain_permits.forget(name);
             return Ok(Action::AwaitChange);
         };
         if set.is_leaving() {
@@ -88,22 +98,22 @@ impl NodeSetController {
         }
         let Ok(object) = &set.object else { return self.unreadable(&set).await };
         let observed = self.observe(object).await;
-        let old = self.last_status(&set);
         let settings = desired::Settings::of(object);
-        let desired = desired::state(&settings, &observed, &old);
-        let members: Vec<NodeState<'_>> = self.members(&observed, desired::unhealthy_conditions(object));
+        let desired = desired::state(&settings, &observed);
+        let members = self.members(&observed, desired.rules.unhealthy_conditions);
         let plan = set_planner::decide(&desired, &members, observed.unseen().count(), Timestamp::now());
         let mut applied = self.apply(&observed, &plan).await;
         applied.problems.extend(settings.problems.clone());
-        let reconciled =
-            status::Reconciled { observed: &observed, members: &members, plan: &plan, old: &old };
-        self.write_status(&set, reconciled, applied).await
+        self.write_status(&set, &observed, &members, &plan, applied).await
     }
 
     /// Drops the pod CIDRs promised to Nodes that will not come. Enqueues all sets if a Node that found no
     /// CIDR would find one now, for this reason or because a Node is gone.
     fn settle_pod_cidrs(&self) {
-        let on_their_way = || self.context.expectations.creations();
+        let on_their_way = || {
+            let all = self.context.expectations.lock();
+            all.values().flat_map(Expectations::creations).map(str::to_owned).collect()
+        };
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.keep(on_their_way)) {
             self.enqueue_all();
         }
@@ -122,23 +132,23 @@ impl NodeSetController {
     }
 
     /// Reads or changes the record of a set's failed writes.
-    fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut FailedWrites) -> T) -> T {
-        with(self.refusals.lock().entry(set.to_owned()).or_default())
+    fn failed_writes<T>(&self, set: &str, with: impl FnOnce(&mut FailedWrites) -> T) -> T {
+        with(self.failed_writes.lock().entry(set.to_owned()).or_default())
     }
 
     /// Records the result of a write, unless the Node has changed or is gone: its event enqueues the set.
     fn record(&self, set: &str, write: Write, node: &str, intent: u64, result: Result<(), &ApiError>) {
         let now = Timestamp::now();
-        self.refusals(set, |refusals| match result {
-            Ok(()) => refusals.succeeded(write, node, now),
+        self.failed_writes(set, |failures| match result {
+            Ok(()) => failures.succeeded(write, node, now),
             Err(error) if error.is_conflict() || error.is_not_found() => {}
-            Err(error) => refusals.failed(write, node, intent, error.chain(), now),
+            Err(error) => failures.failed(write, node, intent, error.chain(), now),
         });
     }
 
     /// Reads or changes the expectations of a set.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
-        self.context.expectations.of(set, with)
+        with(self.context.expectations.lock().entry(set.to_owned()).or_default())
     }
 }
 
@@ -146,7 +156,14 @@ impl EventHandler<NodeView> for NodeSetController {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         for view in [old, new].into_iter().flatten() {
             let Some(set) = view.index_key() else { continue };
-            self.context.expectations.shown(set, &view.name, new.map(|new| &**new));
+            if let Some(expectations) = self.context.expectations.lock().get_mut(set) {
+                match new {
+                    Some(now) => {
+                        expectations.seen(&view.name, &now.resource_version, now.deleted_at.is_some());
+                    }
+                    None => expectations.gone(&view.name),
+                }
+            }
             self.requests.add(set.to_owned());
         }
         let Some(gone) = old.filter(|_| new.is_none()) else { return };
@@ -164,11 +181,13 @@ impl EventHandler<NodeView> for NodeSetController {
     }
 
     fn on_relist(&self) {
-        self.context.expectations.relisting();
+        self.context.expectations.lock().values_mut().for_each(Expectations::relisting);
     }
 
     fn on_resync(&self) {
-        self.context.expectations.on_resync(|name| self.context.nodes.get(name).is_some());
+        for expectations in self.context.expectations.lock().values_mut() {
+            expectations.on_resync(|name| self.context.nodes.get(name).is_some());
+        }
         self.enqueue_all();
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube_ext::error::chain;
-use kube_node_api::{NodeClass, NodeSet, UnhealthyCondition, names};
+use kube_node_api::{NodeClass, NodeSet, NodeSetStatus, UnhealthyCondition, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling,
@@ -33,6 +33,8 @@ use crate::controllers::RevisionsError;
 /// Observed state of one set.
 pub(super) struct Observed {
     pub(super) set: Arc<NodeSet>,
+    /// Status that this process wrote last, else the one that the watch shows.
+    pub(super) status: NodeSetStatus,
     pub(super) name: String,
     pub(super) uid: String,
     /// Expectations, read before the node cache; in the other order a Node just created could be counted zero times.
@@ -75,7 +77,7 @@ impl Observed {
 
 /// Definition of the new Nodes of a set.
 pub(super) struct Blueprint {
-    pub(super) machine: ResolvedMachine,
+    pub(super) machine: Arc<ResolvedMachine>,
     pub(super) revision: String,
     pub(super) template: DesiredTemplate,
     /// `spec.limits.nodes` of the class.
@@ -113,7 +115,8 @@ impl NodeSetController {
                 .and_then(|made| self.class_room(&set.spec.node_class_name, made.limit)),
             blueprint,
             class_back_off: self.class_back_off(set),
-            expectations: self.context.expectations.now(&name),
+            expectations: self.context.expectations.lock().get(&name).cloned().unwrap_or_default(),
+            status: self.last_status(set),
             name,
             uid,
             set: Arc::clone(set),
@@ -136,7 +139,7 @@ impl NodeSetController {
     fn creation(&self, set: &str, blueprint: &Blueprint) -> Creation {
         let now = Timestamp::now();
         let left =
-            self.refusals(set, |refusals| refusals.retry_in(Write::Create, "", blueprint.intent(), now));
+            self.failed_writes(set, |failures| failures.retry_in(Write::Create, "", blueprint.intent(), now));
         match left {
             None => Creation::Allowed,
             Some(Duration::ZERO) => Creation::Probed,
@@ -146,7 +149,7 @@ impl NodeSetController {
 
     fn class_room(&self, class: &str, limit: Option<usize>) -> Option<ClassRoom> {
         let limit = limit?;
-        let nodes = self.context.expectations.read(|all| self.context.nodes_of_class(class, None, all));
+        let nodes = self.context.nodes_of_class(class, None, &self.context.expectations.lock());
         Some(ClassRoom { left: limit.saturating_sub(nodes), limit })
     }
 
@@ -158,7 +161,7 @@ impl NodeSetController {
     ) -> Vec<NodeState<'a>> {
         let startup =
             observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
-        let refused: HashSet<Arc<str>> = self.refused_deletions(observed);
+        let refused = self.refused_deletions(&observed.name, observed.nodes());
         observed
             .nodes()
             .map(|node| {
@@ -190,34 +193,34 @@ impl NodeSetController {
             .collect()
     }
 
-    /// Names of Nodes whose deletion was refused and is in back-off.
-    fn refused_deletions(&self, observed: &Observed) -> HashSet<Arc<str>> {
+    /// Names of the Nodes whose deletion was refused and is in back-off.
+    pub(super) fn refused_deletions<'a>(
+        &self,
+        set: &str,
+        nodes: impl Iterator<Item = &'a Arc<NodeView>>,
+    ) -> HashSet<Arc<str>> {
         let now = Timestamp::now();
-        self.refusals(&observed.name, |refusals| {
-            let waits = |node: &&Arc<NodeView>| {
-                let left =
-                    refusals.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now);
-                left.is_some_and(|left| !left.is_zero())
-            };
-            if refusals.has(Write::Delete) {
-                observed.nodes().filter(waits).map(|node| Arc::clone(&node.name)).collect()
-            } else {
-                HashSet::new()
+        self.failed_writes(set, |failures| {
+            if !failures.has(Write::Delete) {
+                return HashSet::new();
             }
+            let left = |node: &NodeView| {
+                failures.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now)
+            };
+            let refused = nodes.filter(|node| left(node).is_some_and(|left| !left.is_zero()));
+            refused.map(|node| Arc::clone(&node.name)).collect()
         })
     }
 
     /// Time for which no Node is created because Nodes of other sets of the class did not start.
     fn class_back_off(&self, set: &NodeSet) -> Duration {
         let now = Timestamp::now();
-        let others = self.context.sets.by_index(&set.spec.node_class_name);
-        let of = |other: &NodeSet| {
-            let failures = other.status.as_ref()?.start_failures.as_ref()?;
-            let same = other.spec.class_overrides == set.spec.class_overrides
-                && other.metadata.uid != set.metadata.uid;
-            same.then(|| rollout::back_off(failures, now))
-        };
-        others.iter().filter_map(|own| of(own.object.as_ref().ok()?)).max().unwrap_or_default()
+        let all = self.context.sets.by_index(&set.spec.node_class_name);
+        let others = all.iter().filter_map(|own| own.object.as_ref().ok()).filter(|other| {
+            other.spec.class_overrides == set.spec.class_overrides && other.metadata.uid != set.metadata.uid
+        });
+        let failures = others.filter_map(|other| other.status.as_ref()?.start_failures.as_ref());
+        failures.map(|failures| rollout::back_off(failures, now)).max().unwrap_or_default()
     }
 
     /// Blueprint of new Nodes.
@@ -225,18 +228,14 @@ impl NodeSetController {
         let none = |retry, reason, message| NoBlueprint { problem: SetWait::of_set(reason, message), retry };
         let problem = |reason, message| Err(none(false, reason, message));
         let class_name = &set.spec.node_class_name;
-        let Some(view) = self.context.classes.get(class_name) else {
+        let Some(own) = self.context.classes.get(class_name) else {
             let message = format!(
                 "there is no NodeClass {class_name}: create it, or name another one in nodeClassName"
             );
             return problem("ClassNotFound", message);
         };
-        let class = match &view.object {
-            Ok(class) => class,
-            Err(error) => {
-                return problem("ClassUnreadable", format!("NodeClass {class_name} cannot be read: {error}"));
-            }
-        };
+        let unreadable = |error| format!("NodeClass {class_name} cannot be read: {error}");
+        let class = own.object.as_ref().map_err(|error| none(false, "ClassUnreadable", unreadable(error)))?;
         let controller = &class.spec.node_controller;
         if !self.context.providers.contains_key(controller.as_str()) && !is_accepted(class) {
             let ours = self.context.providers.keys().copied().collect::<Vec<_>>().join(", ");
@@ -265,7 +264,7 @@ impl NodeSetController {
         }
         let revision = self.context.revisions.ensure(class, &machine).await;
         let revision = revision.map_err(|error| none(true, "RevisionNotStored", chain(&error)))?;
-        Ok(Blueprint { machine, revision, template, limit })
+        Ok(Blueprint { machine: machine.into(), revision, template, limit })
     }
 
     /// Blueprint of Nodes of a stored revision; None if it is not stored.
@@ -276,12 +275,8 @@ impl NodeSetController {
         template: DesiredTemplate,
     ) -> Result<Option<Blueprint>, RevisionsError> {
         let machine = self.context.revisions.get(class, revision).await?;
-        Ok(machine.map(|machine| Blueprint {
-            machine: (*machine).clone(),
-            revision: revision.to_owned(),
-            template,
-            limit: None,
-        }))
+        let revision = revision.to_owned();
+        Ok(machine.map(|machine| Blueprint { machine, revision, template, limit: None }))
     }
 }
 

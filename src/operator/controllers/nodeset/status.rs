@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::Resource;
-use kube_ext::work_queue::Action;
+use kube::{Api, Resource, api::Patch, core::PartialObjectMeta};
+use kube_ext::{call::call, work_queue::Action};
 use kube_node_api::{NodeSet, NodeSetStatus, names};
 use kube_node_cache::{CachedNodeSet, NodeView, Written};
 use kube_node_planner::{
@@ -19,11 +19,11 @@ use kube_node_planner::{
 use serde_json::json;
 
 use super::{
-    NodeSetController, ReconcileError,
+    NodeSetController, Result,
     apply::{Applied, RETRY},
     observe::{Observed, member},
 };
-use crate::controllers::api;
+use crate::controllers::api::{self, patch_params};
 
 /// A status that this process wrote.
 #[derive(Debug)]
@@ -40,26 +40,21 @@ pub(super) struct LastWrite {
     overwritten: bool,
 }
 
-/// Input and plan of a reconciliation.
-pub(super) struct Reconciled<'a> {
-    pub(super) observed: &'a Observed,
-    pub(super) members: &'a [NodeState<'a>],
-    pub(super) plan: &'a SetPlan<'a>,
-    pub(super) old: &'a NodeSetStatus,
-}
-
 impl NodeSetController {
     /// Writes the status of a reconciled set and returns the action.
     pub(super) async fn write_status(
         &self,
         own: &CachedNodeSet,
-        Reconciled { observed, members, plan, old }: Reconciled<'_>,
+        observed: &Observed,
+        members: &[NodeState<'_>],
+        plan: &SetPlan<'_>,
         mut applied: Applied,
-    ) -> Result<Action, ReconcileError> {
-        let (refused, retry_in) = self
-            .refusals(own.name(), |refusals| (refusals.problems(), refusals.next_retry_in(Timestamp::now())));
+    ) -> Result<Action> {
+        let (refused, retry_in) = self.failed_writes(own.name(), |failures| {
+            (failures.problems(), failures.next_retry_in(Timestamp::now()))
+        });
         applied.problems.extend(refused);
-        let set = &observed.set;
+        let (set, old) = (&observed.set, &observed.status);
         let mut update_revision = observed.revision();
         if let (Some(before), Some(now)) = (old.update_revision.as_deref(), update_revision)
             && before != now
@@ -103,11 +98,12 @@ impl NodeSetController {
         own: &CachedNodeSet,
         nodes: &[&NodeView],
         applied: &Applied,
-    ) -> Result<(), ReconcileError> {
+    ) -> Result<()> {
         let members: Vec<NodeState<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
         let plan = SetPlan { counts, ..SetPlan::default() };
-        let old = self.last_status(own);
+        let set = own.object.as_ref();
+        let old = set.map_or_else(|_| NodeSetStatus::default(), |set| self.last_status(set));
         let report = Report {
             replicas: 0,
             generation: own.metadata.generation,
@@ -124,7 +120,7 @@ impl NodeSetController {
         self.write(own, &report).await
     }
 
-    async fn write(&self, own: &CachedNodeSet, report: &Report<'_>) -> Result<(), ReconcileError> {
+    async fn write(&self, own: &CachedNodeSet, report: &Report<'_>) -> Result<()> {
         for SetWait { reason, message, .. } in report.problems {
             self.context.events.warn(&own.object_ref(&()), reason, "Reconcile", message.clone());
         }
@@ -133,11 +129,9 @@ impl NodeSetController {
             return Ok(());
         }
         self.record_events(own, report.old, &status);
-        let stored = api::replace_status::<NodeSet>(&self.context.client, own.name(), None, &status).await;
-        let stored = match stored {
-            Ok(stored) => Some(stored),
+        let stored = match api::replace_status(&self.api, own.name(), None, &status).await {
             Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(error.into()),
+            other => Some(other?),
         };
         let version = stored.as_ref().and_then(|set| set.metadata.resource_version.as_deref());
         let last = LastWrite {
@@ -175,19 +169,18 @@ impl NodeSetController {
         let events = &self.context.events;
         let revision =
             |status: &NodeSetStatus| status.rollout.as_ref().map(|rollout| rollout.revision.clone());
-        match (revision(old), revision(new)) {
+        let rollout = match (revision(old), revision(new)) {
             (before, Some(now)) if before.as_ref() != Some(&now) => {
-                let note = format!("rolling the nodes to revision {now}");
-                events.normal(&on, "RolloutStarted", "Rollout", note);
+                Some(("RolloutStarted", format!("rolling the nodes to revision {now}")))
             }
             (Some(before), None) if new.update_revision.as_ref() != Some(&before) => {
-                let note = format!("the nodes are not rolled to revision {before} any more");
-                events.normal(&on, "RolloutAbandoned", "Rollout", note);
+                Some(("RolloutAbandoned", format!("the nodes are not rolled to revision {before} any more")))
             }
-            (Some(before), None) => {
-                events.normal(&on, "RolloutComplete", "Rollout", format!("all nodes have revision {before}"));
-            }
-            _ => {}
+            (Some(before), None) => Some(("RolloutComplete", format!("all nodes have revision {before}"))),
+            _ => None,
+        };
+        if let Some((reason, note)) = rollout {
+            events.normal(&on, reason, "Rollout", note);
         }
         for reason in GRAVE {
             let find = |status: &NodeSetStatus| {
@@ -200,11 +193,7 @@ impl NodeSetController {
     }
 
     /// The status that this process wrote last, else the one that the watch shows.
-    pub(super) fn last_status(&self, own: &CachedNodeSet) -> NodeSetStatus {
-        own.object.as_ref().map_or_else(|_| NodeSetStatus::default(), |set| self.last_status_of(set))
-    }
-
-    pub(super) fn last_status_of(&self, set: &NodeSet) -> NodeSetStatus {
+    pub(super) fn last_status(&self, set: &NodeSet) -> NodeSetStatus {
         let name = set.metadata.name.as_deref().unwrap_or_default();
         let written = self.written.lock();
         match written.get(name) {
@@ -214,7 +203,7 @@ impl NodeSetController {
     }
 
     /// Reports a set that cannot be read. The set and its Nodes are left as they are.
-    pub(super) async fn unreadable(&self, own: &CachedNodeSet) -> Result<Action, ReconcileError> {
+    pub(super) async fn unreadable(&self, own: &CachedNodeSet) -> Result<Action> {
         let Err(error) = &own.object else { return Ok(Action::AwaitChange) };
         let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
         if !self.context.events.warn(&own.object_ref(&()), "Unreadable", "Reconcile", message.clone()) {
@@ -230,7 +219,10 @@ impl NodeSetController {
         let conditions = conditions::set(&[], updates, own.metadata.generation, Timestamp::now());
         // The unreadable part may be in the rest of the status, which is left alone.
         let status = json!({ "conditions": conditions });
-        match api::patch_status::<NodeSet>(&self.context.client, own.name(), status).await {
+        let api = Api::<PartialObjectMeta<NodeSet>>::all(self.context.client.clone());
+        let (params, change) = (patch_params(), Patch::Merge(json!({ "status": status })));
+        let write = api.patch_status(own.name(), &params, &change);
+        match call(format!("write the status of NodeSet {}", own.name()), write).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Action::AwaitChange),
         }
