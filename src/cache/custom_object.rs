@@ -104,10 +104,6 @@ impl View for CustomObject<NodeClass> {
     fn key(&self) -> String {
         self.name().to_owned()
     }
-
-    fn index_key(&self) -> Option<&str> {
-        None
-    }
 }
 
 /// Indexed by class.

@@ -49,7 +49,9 @@ pub trait View: Send + Sync + 'static {
     /// Name of the object; `namespace/name` if it has a namespace.
     fn key(&self) -> String;
     /// Index key besides the name: the NodeSet of a Node, the Node of a pod.
-    fn index_key(&self) -> Option<&str>;
+    fn index_key(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Cached form of a kind that the API server sends as protobuf.

@@ -100,8 +100,8 @@ pub(super) fn start(
     tasks.spawn_until_done(kubelets.run(stop.clone()));
     let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
-    let secrets = Secrets::new(client.clone(), &options.namespace);
-    let parameters = PolicyParameters::new(client, &context);
+    let secrets = Secrets::new(client, &options.namespace);
+    let parameters = PolicyParameters::new(Arc::clone(&context));
     let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
     if let Some(options) = options.autoscaler {
         let server = Autoscaler::new(options, Arc::clone(&context), registry)?;

@@ -67,17 +67,13 @@ impl Events {
         Ok(Self { queue, recorded, results })
     }
 
-    /// Records a normal event.
-    pub(super) fn normal(&self, on: &ObjectReference, reason: &str, action: &str, note: String) {
-        self.record(on, EventType::Normal, reason, action, note);
-    }
-
     /// Records a warning. Returns false if the same one was recorded before.
     pub(super) fn warn(&self, on: &ObjectReference, reason: &str, action: &str, note: String) -> bool {
         self.record(on, EventType::Warning, reason, action, note)
     }
 
-    fn record(
+    /// Records an event. Returns false if the same one was recorded before.
+    pub(super) fn record(
         &self,
         on: &ObjectReference,
         type_: EventType,

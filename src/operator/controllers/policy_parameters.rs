@@ -10,13 +10,13 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{Api, Client, api::Patch};
+use kube::{Api, api::Patch};
 use kube_ext::{
     call::{ApiError, call},
     log_once::LogOnce,
 };
 use kube_node_api::names;
-use kube_node_cache::{Cache, CachedNodeSet, NodeView};
+use kube_node_cache::NodeView;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -38,8 +38,7 @@ const HOLLOW: &str = "hollow";
 /// Keeps the parameters up to date.
 pub struct PolicyParameters {
     account: Api<ServiceAccount>,
-    nodes: Arc<Cache<NodeView>>,
-    sets: Arc<Cache<CachedNodeSet>>,
+    context: Arc<Context>,
 }
 
 /// Content of the annotations, as far as this process knows.
@@ -53,12 +52,8 @@ struct Written {
 
 impl PolicyParameters {
     /// Parameters from the caches of `context`, for the policies of the chart.
-    pub fn new(client: Client, context: &Context) -> Self {
-        Self {
-            account: Api::namespaced(client, names::OPERATOR_NAMESPACE),
-            nodes: Arc::clone(&context.nodes),
-            sets: Arc::clone(&context.sets),
-        }
+    pub fn new(context: Arc<Context>) -> Self {
+        Self { account: Api::namespaced(context.client.clone(), names::OPERATOR_NAMESPACE), context }
     }
 
     /// Runs until `stop`. Both caches must be in sync: a Node that is not listed yet would lose its protection.
@@ -82,9 +77,10 @@ impl PolicyParameters {
 
     async fn reconcile(&self, written: &mut Option<Written>) -> Result<(), ApiError> {
         let before = if let Some(written) = written.take() { written } else { self.read().await? };
-        let sets: BTreeSet<String> = self.sets.all().iter().map(|set| set.name().to_owned()).collect();
+        let sets: BTreeSet<String> =
+            self.context.sets.all().iter().map(|set| set.name().to_owned()).collect();
         let nodesets = remember(before.nodesets.clone(), &sets);
-        let (nodes, left_out) = not_hollow(&self.nodes.all());
+        let (nodes, left_out) = not_hollow(&self.context.nodes.all());
         if nodes == before.nodes && nodesets == before.nodesets && before.age < REWRITE_AFTER {
             *written = Some(Written { age: before.age + 1, ..before });
             return Ok(());

@@ -40,14 +40,6 @@ pub enum ReconcileError {
 pub(super) type Result<T, E = ReconcileError> = std::result::Result<T, E>;
 
 impl ReconcileError {
-    /// The failed call to the API server.
-    pub(super) fn call(&self) -> Option<&ApiError> {
-        match self {
-            Self::Api(error) | Self::Revisions(RevisionsError::Api(error)) => Some(error),
-            _ => None,
-        }
-    }
-
     /// The API server's refusal of a write of the object that is reconciled; somebody has to act.
     pub(super) fn refusal(&self) -> Option<&ApiError> {
         match self {
@@ -56,25 +48,28 @@ impl ReconcileError {
         }
     }
 
-    /// Returns true if the object that is reconciled is gone. What else is missing, such as the namespace of the
-    /// revisions, sends no event of this object when it is there again: that reconciliation has to be retried.
-    pub(super) fn is_of_a_deleted_object(&self) -> bool {
-        matches!(self, Self::Api(error) if error.is_not_found())
+    /// The action of the work queue.
+    pub(super) fn action(&self) -> Action {
+        match self {
+            // The event of the change enqueues the key, the requeue only makes sure.
+            Self::Api(error) | Self::Revisions(RevisionsError::Api(error)) if error.is_conflict() => {
+                Action::RequeueAfter(CONFLICT_RETRY)
+            }
+            // The object that is reconciled is gone. What else is missing, such as the namespace of the
+            // revisions, sends no event of this object when it is there again: that is retried.
+            Self::Api(error) if error.is_not_found() => Action::AwaitChange,
+            Self::Provider(error) => error.retry_after().map_or(Action::Failed, Action::RequeueAfter),
+            _ => Action::Failed,
+        }
     }
 
-    fn action(self) -> Action {
+    fn log(&self) {
         match self {
-            // Its event enqueues the key, the requeue only makes sure.
-            error if error.call().is_some_and(ApiError::is_conflict) => Action::RequeueAfter(CONFLICT_RETRY),
-            error if error.is_of_a_deleted_object() => Action::AwaitChange,
-            Self::Provider(error) => {
-                debug!(error = chain(&error), "provider");
-                error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
+            Self::Provider(error) => debug!(error = chain(error), "provider"),
+            error if error.action() == Action::Failed => {
+                warn!(error = chain(error), "reconciliation failed");
             }
-            error => {
-                warn!(error = chain(&error), "reconciliation failed");
-                Action::Failed
-            }
+            _ => {}
         }
     }
 }
@@ -96,7 +91,8 @@ impl Context {
         work_queue::run(queue, config, stop, |key| {
             let (object, id) = (key.to_string(), format!("{:016x}", rand::random::<u64>()));
             let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
-            let reconcile = Box::pin(reconcile(key)).unwrap_or_else(ReconcileError::action);
+            let reconcile = Box::pin(reconcile(key)).inspect_err(ReconcileError::log);
+            let reconcile = reconcile.unwrap_or_else(|error| error.action());
             async move {
                 let start = Instant::now();
                 let action = reconcile.instrument(span.clone()).await;

@@ -50,8 +50,4 @@ impl kube_node_cache::View for CsrView {
     fn key(&self) -> String {
         self.name.clone()
     }
-
-    fn index_key(&self) -> Option<&str> {
-        None
-    }
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, EvictParams, PostParams, Preconditions},
+    api::{DeleteParams, EvictParams, Preconditions},
 };
 use kube_ext::call::{ApiError, call, read};
 use kube_node_api::names;
@@ -90,7 +90,9 @@ impl NodeController {
     pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>> {
         let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
-                let result = self.evict_one(&pod).await;
+                let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
+                let params = EvictParams { delete_options: Some(this(&pod)), ..EvictParams::default() };
+                let result = call(format!("evict pod {pod}"), api.evict(&pod.name, &params)).await;
                 (pod, result)
             })
             .buffer_unordered(EVICTIONS_AT_ONCE);
@@ -113,12 +115,6 @@ impl NodeController {
             Some(error) if blocked.is_empty() => Err(error.into()),
             _ => Ok(blocked),
         }
-    }
-
-    async fn evict_one(&self, pod: &PodId) -> Result<(), ApiError> {
-        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
-        let params = EvictParams { delete_options: Some(this(pod)), post_options: PostParams::default() };
-        call(format!("evict pod {pod}"), pods.evict(&pod.name, &params)).await.map(drop)
     }
 
     /// Deletes pods regardless of disruption budgets. `grace` is the grace period in seconds; None: the pod's own.

@@ -57,12 +57,11 @@ impl NodeSetController {
             .filter(|sent| ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
             .count()
             .await;
-        let views: Vec<&NodeView> = owned.iter().map(AsRef::as_ref).collect();
         let retry_in = self.failed_writes(set.name(), |failures| {
             applied.problems.extend(failures.problems());
             failures.next_retry_in(Timestamp::now())
         });
-        self.write_leaving_status(set, &views, &applied).await?;
+        self.write_leaving_status(set, &owned, &applied).await?;
         Ok(match retry_in {
             _ if applied.failed => Action::Failed,
             _ if conflicts > 0 => Action::RequeueAfter(Duration::from_millis(500)),

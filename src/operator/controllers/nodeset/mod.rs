@@ -13,7 +13,7 @@ mod status;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Resource};
 use kube_ext::{
     call::ApiError,
@@ -73,8 +73,7 @@ impl NodeSetController {
             let result = this.reconcile(&name).await;
             this.settle_pod_cidrs();
             if let Err(error) = &result
-                && !error.call().is_some_and(ApiError::is_conflict)
-                && !error.is_of_a_deleted_object()
+                && error.action() == Action::Failed
                 && let Some(set) = this.context.sets.get(&name)
             {
                 let (on, events) = (set.object_ref(&()), &this.context.events);
@@ -115,20 +114,12 @@ impl NodeSetController {
             all.values().flat_map(Expectations::creations).map(str::to_owned).collect()
         };
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.keep(on_their_way)) {
-            self.enqueue_all();
+            self.enqueue(&self.context.sets.all());
         }
     }
 
-    fn enqueue_all(&self) {
-        for set in self.context.sets.all() {
-            self.requests.add(set.key());
-        }
-    }
-
-    fn enqueue_sets_of(&self, class: &str) {
-        for set in self.context.sets.by_index(class) {
-            self.requests.add(set.key());
-        }
+    fn enqueue(&self, sets: &[Arc<CachedNodeSet>]) {
+        sets.iter().for_each(|set| self.requests.add(set.key()));
     }
 
     /// Reads or changes the record of a set's failed writes.
@@ -168,7 +159,7 @@ impl EventHandler<NodeView> for NodeSetController {
         }
         let Some(gone) = old.filter(|_| new.is_none()) else { return };
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {
-            self.enqueue_all();
+            self.enqueue(&self.context.sets.all());
         }
         // The Node leaves room in a class with a limit: another set may wait for it.
         let class = gone.class().and_then(|name| self.context.classes.get(name));
@@ -176,7 +167,7 @@ impl EventHandler<NodeView> for NodeSetController {
             class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some())
         };
         if let Some(class) = class.filter(is_limited) {
-            self.enqueue_sets_of(class.name());
+            self.enqueue(&self.context.sets.by_index(class.name()));
         }
     }
 
@@ -188,22 +179,20 @@ impl EventHandler<NodeView> for NodeSetController {
         for expectations in self.context.expectations.lock().values_mut() {
             expectations.on_resync(|name| self.context.nodes.get(name).is_some());
         }
-        self.enqueue_all();
+        self.enqueue(&self.context.sets.all());
     }
+}
+
+/// The metadata of a set that a reconciliation depends on.
+fn input(set: &CachedNodeSet) -> impl PartialEq {
+    let ObjectMeta { uid, generation, annotations, finalizers, deletion_timestamp, .. } = &set.metadata;
+    (uid, generation, annotations, finalizers, deletion_timestamp)
 }
 
 impl EventHandler<CachedNodeSet> for NodeSetController {
     fn on_change(&self, old: Option<&Arc<CachedNodeSet>>, new: Option<&Arc<CachedNodeSet>>) {
-        let only_status_changed = |old: &CachedNodeSet, new: &CachedNodeSet| {
-            let (old, new) = (&old.metadata, &new.metadata);
-            old.generation == new.generation
-                && old.annotations == new.annotations
-                && old.finalizers == new.finalizers
-                && old.deletion_timestamp == new.deletion_timestamp
-                && old.uid == new.uid
-        };
         if let (Some(old), Some(new)) = (old, new)
-            && only_status_changed(old, new)
+            && input(old) == input(new)
             && !self.status_was_overwritten(new)
         {
             return;
@@ -217,7 +206,7 @@ impl EventHandler<CachedNodeSet> for NodeSetController {
 impl EventHandler<CachedNodeClass> for NodeSetController {
     fn on_change(&self, old: Option<&Arc<CachedNodeClass>>, new: Option<&Arc<CachedNodeClass>>) {
         if let Some(class) = new.or(old) {
-            self.enqueue_sets_of(class.name());
+            self.enqueue(&self.context.sets.by_index(class.name()));
         }
     }
 }

@@ -3,10 +3,10 @@
 //! Invariant: the next status is based on the one that this process wrote last, since the watch lags behind.
 //! A status overwritten by another writer is written again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube::{Api, Resource, api::Patch, core::PartialObjectMeta};
+use kube::{Api, Resource, api::Patch, core::PartialObjectMeta, runtime::events::EventType};
 use kube_ext::{call::call, work_queue::Action};
 use kube_node_api::{NodeSet, NodeSetStatus, names};
 use kube_node_cache::{CachedNodeSet, NodeView, Written};
@@ -36,8 +36,6 @@ pub(super) struct LastWrite {
     sent: NodeSetStatus,
     /// The status as the API server stored it: times have whole seconds, and an older CRD drops fields.
     stored: Option<NodeSetStatus>,
-    /// True if another writer has changed the status since.
-    overwritten: bool,
 }
 
 impl NodeSetController {
@@ -70,7 +68,7 @@ impl NodeSetController {
             replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
             generation: set.metadata.generation,
             update_revision,
-            selector: selector(own.name()),
+            selector: format!("{}={}", names::LABEL_NODESET, own.name()),
             paused: set.spec.paused == Some(true),
             creating: self.expectations(own.name(), |expectations| expectations.pending_creations()),
             members,
@@ -96,7 +94,7 @@ impl NodeSetController {
     pub(super) async fn write_leaving_status(
         &self,
         own: &CachedNodeSet,
-        nodes: &[&NodeView],
+        nodes: &[Arc<NodeView>],
         applied: &Applied,
     ) -> Result<()> {
         let members: Vec<NodeState<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
@@ -108,7 +106,7 @@ impl NodeSetController {
             replicas: 0,
             generation: own.metadata.generation,
             update_revision: None,
-            selector: selector(own.name()),
+            selector: format!("{}={}", names::LABEL_NODESET, own.name()),
             paused: false,
             creating: 0,
             members: &members,
@@ -125,7 +123,7 @@ impl NodeSetController {
             self.context.events.warn(&own.object_ref(&()), reason, "Reconcile", message.clone());
         }
         let status = set::status(report, Timestamp::now());
-        if status == *report.old && !self.is_overwritten(own) {
+        if status == *report.old && !self.status_was_overwritten(own) {
             return Ok(());
         }
         self.record_events(own, report.old, &status);
@@ -139,28 +137,20 @@ impl NodeSetController {
             version: self.context.sets.written(version.unwrap_or_default()),
             sent: status,
             stored: stored.and_then(|set| set.status),
-            overwritten: false,
         };
         self.written.lock().insert(own.name().to_owned(), last);
         Ok(())
     }
 
-    /// Records the set that the watch shows. Returns true if its status differs from the one that this
-    /// process wrote last.
+    /// Returns true if the status that the watch shows differs from the one that this process wrote last.
     pub(super) fn status_was_overwritten(&self, own: &CachedNodeSet) -> bool {
         let Ok(set) = &own.object else { return false };
-        let mut written = self.written.lock();
-        let Some(last) = written.get_mut(own.name()).filter(|last| last.uid == own.metadata.uid) else {
+        let written = self.written.lock();
+        let Some(last) = written.get(own.name()).filter(|last| last.uid == own.metadata.uid) else {
             return false;
         };
         let shown = own.metadata.resource_version.as_deref().unwrap_or_default();
-        last.overwritten = !self.context.sets.is_stale(shown, last.version) && set.status != last.stored;
-        last.overwritten
-    }
-
-    fn is_overwritten(&self, own: &CachedNodeSet) -> bool {
-        let written = self.written.lock();
-        written.get(own.name()).is_some_and(|last| last.uid == own.metadata.uid && last.overwritten)
+        !self.context.sets.is_stale(shown, last.version) && set.status != last.stored
     }
 
     /// Records the events of a rollout (started, complete, abandoned) and of each new wait that degrades the set.
@@ -180,7 +170,7 @@ impl NodeSetController {
             _ => None,
         };
         if let Some((reason, note)) = rollout {
-            events.normal(&on, reason, "Rollout", note);
+            events.record(&on, EventType::Normal, reason, "Rollout", note);
         }
         for reason in GRAVE {
             let find = |status: &NodeSetStatus| {
@@ -227,8 +217,4 @@ impl NodeSetController {
             _ => Ok(Action::AwaitChange),
         }
     }
-}
-
-fn selector(set: &str) -> String {
-    format!("{}={set}", names::LABEL_NODESET)
 }
