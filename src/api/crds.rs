@@ -22,10 +22,8 @@ pub fn crds() -> [CustomResourceDefinition; 2] {
 fn not_nullable(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.properties.iter_mut().flatten().for_each(|(_, field)| not_nullable(field));
-    match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(items)) => not_nullable(items),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(not_nullable),
-        None => {}
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        not_nullable(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
         not_nullable(values);

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use super::{
     GoDuration, LocalRef, NodeTemplate, Resources, SecretKeyRef,
     schema::{self, resources},
-    shared::conditions,
 };
 
 /// A kind of nodes: the NodeController that provisions their machines, and the specification of the machines.
@@ -272,7 +271,7 @@ pub struct KubemarkMachine {
     pub resources: Option<ResourceRequirements>,
     /// Node selector of the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "schema::node_selector")]
+    #[schemars(schema_with = "schema::labels")]
     pub node_selector: BTreeMap<String, String>,
     /// Tolerations of the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -392,6 +391,6 @@ pub struct NodeClassStatus {
     pub nodes: Option<i32>,
     /// `Accepted`, with the reason when refused, and `Ready`, for tools that follow kstatus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "conditions")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }

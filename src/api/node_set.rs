@@ -14,7 +14,6 @@ use serde_with_macros::skip_serializing_none;
 use super::{
     Failures, GoDuration, NodeTemplate, Resources,
     schema::{self, int_or_percent, resources},
-    shared::conditions,
 };
 
 /// Ensures that a number of Nodes of one class exist at any time.
@@ -343,7 +342,7 @@ pub struct NodeSetStatus {
     /// `Available`, `Progressing` and `Degraded`, each with a reason that names the current wait, and
     /// `Ready`, for tools that follow kstatus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "conditions")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

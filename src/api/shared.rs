@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::Taint,
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
-};
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quantity};
 use kube::KubeSchema;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema;
@@ -62,14 +59,4 @@ pub struct NodeTemplate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::startup_taints")]
     pub startup_taints: Vec<Taint>,
-}
-
-/// Schema of conditions: a list keyed by type, so that several writers can share it.
-pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "array",
-        "items": generator.subschema_for::<Condition>(),
-        "x-kubernetes-list-type": "map",
-        "x-kubernetes-list-map-keys": ["type"]
-    })
 }

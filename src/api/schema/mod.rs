@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use amounts::resources;
 pub(super) use node::{annotations, labels, startup_taints, taints};
-pub(super) use pod::{affinity, image, node_selector, requirements, tolerations};
+pub(super) use pod::{affinity, image, requirements, tolerations};
 
 /// Maximum size of a template's annotations, in bytes: those of class and set, the record of both and those
 /// of other writers stay together below the API server's limit of 256 KiB per object.
@@ -90,21 +90,13 @@ pub(super) fn int_or_percent(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Adds keywords to a schema.
-fn refine(schema: &mut Schema, keywords: Value) {
-    if let (Some(found), Value::Object(keywords)) = (schema.as_object_mut(), keywords) {
-        merge(found, keywords);
-    }
-}
-
 /// Adds keywords to those of a schema; objects on both sides are merged.
-fn merge(into: &mut Map<String, Value>, keywords: Map<String, Value>) {
+fn merge(schema: &mut Map<String, Value>, keywords: Value) {
+    let Value::Object(keywords) = keywords else { return };
     for (keyword, value) in keywords {
-        match (into.get_mut(&keyword), value) {
-            (Some(Value::Object(known)), Value::Object(more)) => merge(known, more),
-            (_, value) => {
-                into.insert(keyword, value);
-            }
+        match schema.get_mut(&keyword) {
+            Some(Value::Object(known)) if value.is_object() => merge(known, value),
+            _ => drop(schema.insert(keyword, value)),
         }
     }
 }

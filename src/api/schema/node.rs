@@ -5,7 +5,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 
 use super::{
-    MAX_ANNOTATIONS, QUALIFIED_LENGTH, is_label_value, is_qualified, keys, label_value, qualified, refine,
+    MAX_ANNOTATIONS, QUALIFIED_LENGTH, is_label_value, is_qualified, keys, label_value, merge, qualified,
     rule,
 };
 use crate::taints::{CLOUD_UNINITIALIZED, HOLLOW, OURS, RESERVED};
@@ -69,8 +69,8 @@ fn list(generator: &mut SchemaGenerator, allowed: &[&str]) -> Schema {
     let reserved: Vec<String> =
         RESERVED.iter().filter(|key| !allowed.contains(key)).map(|key| format!("'{key}'")).collect();
     let mut taint = generator.subschema_for::<Taint>();
-    refine(
-        &mut taint,
+    merge(
+        taint.ensure_object(),
         json!({ "properties": {
             "key": { "maxLength": QUALIFIED_LENGTH, "x-kubernetes-validations": [
                 qualified(),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     QUALIFIED_LENGTH, SUBDOMAIN,
     amounts::{is_extended, resources},
-    is_qualified, keys, label_value, merge, node, qualified, refine, rule,
+    is_qualified, keys, label_value, merge, qualified, rule,
 };
 
 /// Maximum number of entries of a list in an affinity.
@@ -26,11 +26,6 @@ pub fn image() -> Value {
     )
 }
 
-/// Schema of a node selector, which is compared with labels.
-pub fn node_selector(generator: &mut SchemaGenerator) -> Schema {
-    node::labels(generator)
-}
-
 /// Schema of a container's requests and limits.
 pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
     let mut amounts = resources(generator);
@@ -47,8 +42,9 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
     }
     let mut schema = generator.subschema_for::<ResourceRequirements>();
     for amount in ["requests", "limits"] {
-        if let Some(Value::Object(found)) = schema.pointer_mut(&format!("/properties/{amount}")) {
-            found.extend(object(amounts.clone().to_value()));
+        let found = schema.pointer_mut(&format!("/properties/{amount}")).and_then(Value::as_object_mut);
+        if let (Some(found), Some(amounts)) = (found, amounts.as_object()) {
+            found.extend(amounts.clone());
         }
     }
     let (request, limit) = ("string(self.requests[k])", "string(self.limits[k])");
@@ -58,8 +54,8 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
         )
     };
     let is_scarce = format!("(({}) || k.startsWith('hugepages-'))", is_extended("k"));
-    refine(
-        &mut schema,
+    merge(
+        schema.ensure_object(),
         json!({ "properties": { "claims": { "maxItems": 0 } }, "x-kubernetes-validations": [
             rule(
                 compared(&format!("!quantity({request}).isGreaterThan(quantity({limit}))")),
@@ -83,8 +79,8 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
 /// Schema of tolerations.
 pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     let mut toleration = generator.subschema_for::<Toleration>();
-    refine(
-        &mut toleration,
+    merge(
+        toleration.ensure_object(),
         json!({ "properties": {
             "key": { "maxLength": QUALIFIED_LENGTH, "x-kubernetes-validations": [rule(
                 format!("self == '' || ({})", is_qualified("self")),
@@ -120,9 +116,7 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
 /// Schema of an affinity.
 pub fn affinity(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<Affinity>();
-    if let Some(object) = schema.as_object_mut() {
-        bound(object, Context::default());
-    }
+    bound(schema.ensure_object(), Context::default());
     schema
 }
 
@@ -144,13 +138,16 @@ fn bound(object: &mut Map<String, Value>, context: Context) {
             of_nodes: context.of_nodes || name == "nodeAffinity",
             preferred: context.preferred || name.starts_with("preferred"),
         };
-        schema.extend(keywords(name, inside));
+        merge(schema, keywords(name, inside));
         let item = match name.as_str() {
             "matchExpressions" => requirement(inside),
             "matchFields" => field_requirement(),
-            "namespaces" => namespace(),
+            "namespaces" => json!({ "maxLength": 63, "x-kubernetes-validations": [rule(
+                format!("!self.contains('.') && self.matches('^{SUBDOMAIN}$')"),
+                "it is the name of a namespace: write lower case letters, digits and '-'",
+            )] }),
             "matchLabelKeys" | "mismatchLabelKeys" => key(),
-            _ => Map::new(),
+            _ => Value::Null,
         };
         match schema.get_mut("items") {
             Some(Value::Object(items)) => {
@@ -172,10 +169,10 @@ fn bound(object: &mut Map<String, Value>, context: Context) {
 }
 
 /// Keywords for a property itself.
-fn keywords(name: &str, context: Context) -> Map<String, Value> {
-    let keywords = match name {
+fn keywords(name: &str, context: Context) -> Value {
+    match name {
         "weight" => json!({ "minimum": 1, "maximum": 100 }),
-        "topologyKey" => return key(),
+        "topologyKey" => key(),
         "matchLabels" => json!({
             "maxProperties": ENTRIES,
             "additionalProperties": { "type": "string", "maxLength": 63, "x-kubernetes-validations": [label_value()] },
@@ -194,13 +191,12 @@ fn keywords(name: &str, context: Context) -> Map<String, Value> {
         "requiredDuringSchedulingIgnoredDuringExecution" if !context.of_nodes => {
             json!({ "maxItems": ENTRIES })
         }
-        _ => return Map::new(),
-    };
-    object(keywords)
+        _ => Value::Null,
+    }
 }
 
 /// Keywords for a label requirement.
-fn requirement(context: Context) -> Map<String, Value> {
+fn requirement(context: Context) -> Value {
     let mut operators = vec!["In", "NotIn", "Exists", "DoesNotExist"];
     let compares = "self.operator in ['Gt', 'Lt'] ? has(self.values) && self.values.size() == 1 : ";
     if context.of_nodes {
@@ -210,7 +206,7 @@ fn requirement(context: Context) -> Map<String, Value> {
     if !(context.of_nodes && context.preferred) {
         value = json!({ "maxLength": 63, "x-kubernetes-validations": [label_value()] });
     }
-    object(json!({
+    json!({
         "properties": {
             "key": key(),
             "operator": { "enum": operators },
@@ -223,12 +219,12 @@ fn requirement(context: Context) -> Map<String, Value> {
             ),
             "operators In and NotIn need values, Gt and Lt need one, Exists and DoesNotExist have none: add or remove values",
         )]
-    }))
+    })
 }
 
 /// Keywords for a field requirement.
-fn field_requirement() -> Map<String, Value> {
-    object(json!({
+fn field_requirement() -> Value {
+    json!({
         "properties": {
             "key": { "enum": ["metadata.name"] },
             "operator": { "enum": ["In", "NotIn"] },
@@ -238,23 +234,9 @@ fn field_requirement() -> Map<String, Value> {
             } },
         },
         "required": ["key", "operator", "values"]
-    }))
+    })
 }
 
-fn key() -> Map<String, Value> {
-    object(json!({ "maxLength": QUALIFIED_LENGTH, "x-kubernetes-validations": [qualified()] }))
-}
-
-fn namespace() -> Map<String, Value> {
-    object(json!({ "maxLength": 63, "x-kubernetes-validations": [rule(
-        format!("!self.contains('.') && self.matches('^{SUBDOMAIN}$')"),
-        "it is the name of a namespace: write lower case letters, digits and '-'",
-    )] }))
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => Map::new(),
-    }
+fn key() -> Value {
+    json!({ "maxLength": QUALIFIED_LENGTH, "x-kubernetes-validations": [qualified()] })
 }
