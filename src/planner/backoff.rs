@@ -12,13 +12,11 @@ pub struct Backoff {
 
 impl Backoff {
     /// A backoff with its first and its longest wait.
-    #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
     /// Wait after this number of failures; zero before the first one.
-    #[must_use]
     pub fn after(self, failures: u32) -> Duration {
         let doublings = failures.checked_sub(1);
         doublings.map_or(Duration::ZERO, |doublings| {

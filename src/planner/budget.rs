@@ -28,9 +28,9 @@ pub enum Round {
 impl Budget {
     /// Budget of a set with this number of replicas.
     #[must_use]
-    pub fn of(said: Option<&RollingUpdate>, replicas: usize) -> Self {
-        let surge = said.and_then(|said| said.max_surge.as_ref());
-        let unavailable = said.and_then(|said| said.max_unavailable.as_ref());
+    pub fn of(strategy: Option<&RollingUpdate>, replicas: usize) -> Self {
+        let surge = strategy.and_then(|strategy| strategy.max_surge.as_ref());
+        let unavailable = strategy.and_then(|strategy| strategy.max_unavailable.as_ref());
         let budget = Self {
             surge: surge.map_or(DEFAULT_SURGE, |surge| amount(surge, replicas, Round::Up)),
             unavailable: unavailable.map_or(0, |unavailable| amount(unavailable, replicas, Round::Down)),
@@ -48,8 +48,8 @@ impl Budget {
 
 /// A number of Nodes or a percentage of all Nodes; other values, which the schema refuses, count as 0.
 #[must_use]
-pub fn amount(said: &IntOrString, all: usize, round: Round) -> usize {
-    match said {
+pub fn amount(amount: &IntOrString, all: usize, round: Round) -> usize {
+    match amount {
         IntOrString::Int(number) => usize::try_from(*number).unwrap_or(0),
         IntOrString::String(text) => {
             let percent: usize = text.strip_suffix('%').and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -66,20 +66,20 @@ pub fn amount(said: &IntOrString, all: usize, round: Round) -> usize {
 mod tests {
     use super::*;
 
-    fn said(surge: &str, unavailable: &str) -> RollingUpdate {
+    fn strategy(surge: &str, unavailable: &str) -> RollingUpdate {
         let part = |text: &str| Some(IntOrString::String(text.to_owned()));
         RollingUpdate { max_surge: part(surge), max_unavailable: part(unavailable), partition: None }
     }
 
     #[test]
     fn percentages_are_rounded_as_deployments_do() {
-        assert_eq!(Budget::of(Some(&said("25%", "25%")), 10), Budget { surge: 3, unavailable: 2 });
-        assert_eq!(Budget::of(Some(&said("1%", "99%")), 1), Budget { surge: 1, unavailable: 0 });
+        assert_eq!(Budget::of(Some(&strategy("25%", "25%")), 10), Budget { surge: 3, unavailable: 2 });
+        assert_eq!(Budget::of(Some(&strategy("1%", "99%")), 1), Budget { surge: 1, unavailable: 0 });
         assert_eq!(Budget::of(None, 10), Budget { surge: 1, unavailable: 0 });
     }
 
     #[test]
     fn a_budget_of_nothing_lets_one_be_missing() {
-        assert_eq!(Budget::of(Some(&said("0%", "5%")), 10), Budget { surge: 0, unavailable: 1 });
+        assert_eq!(Budget::of(Some(&strategy("0%", "5%")), 10), Budget { surge: 0, unavailable: 1 });
     }
 }

@@ -26,8 +26,7 @@ pub enum DisruptionReason {
 
 impl DisruptionReason {
     /// Returns true if the Node is unhealthy: such a Node is repaired even while a rollout is paused.
-    #[must_use]
-    pub const fn is_repair(self) -> bool {
+    pub(super) const fn is_repair(self) -> bool {
         matches!(self, Self::FailedToStart | Self::Unhealthy)
     }
 }

@@ -80,8 +80,7 @@ fn periods(failures: &Failures) -> (Duration, Duration) {
 }
 
 /// Age since the first boot at which a machine that booted `since_boot` ago last came back by a reboot; None if never.
-#[must_use]
-pub fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Duration> {
+fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Duration> {
     let failures = failures.filter(|failures| failures.reboot == Some(true))?;
     let (unhealthy, healthy) = periods(failures);
     // A machine that turns unhealthy once, or stays unhealthy, does not come back.

@@ -61,8 +61,7 @@ impl NodeState<'_> {
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.
-    #[must_use]
-    pub fn available_in(&self, min_ready: Duration, now: Timestamp) -> Option<Duration> {
+    pub(super) fn available_in(&self, min_ready: Duration, now: Timestamp) -> Option<Duration> {
         if !self.started || self.autoscaler_drains || self.stage == DeletionStage::Draining {
             return None;
         }

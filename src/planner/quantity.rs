@@ -73,7 +73,7 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
 }
 
 /// A canonical form of the quantities: nano-units, so that equal amounts compare equal in any notation.
-pub fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
+pub(super) fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
     amounts.iter().map(|(name, amount)| Ok((name.clone(), Quantity(nanos(amount)?.to_string())))).collect()
 }
 

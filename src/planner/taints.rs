@@ -58,8 +58,7 @@ pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
 }
 
 /// The list with the out-of-service taint: it tells kube-controller-manager that nothing runs on the Node.
-#[must_use]
-pub fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Taint> {
+pub(super) fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Taint> {
     let mut taints: Vec<Taint> = current.iter().filter(|taint| !is_out_of_service(taint)).cloned().collect();
     taints.push(Taint {
         key: TAINT_OUT_OF_SERVICE.to_owned(),

@@ -11,7 +11,7 @@ use super::{ReplicaChange, ScaleRefusal, SetSnapshot, WriteCache};
 /// Maximum number of decisions of one request, since the set may change in between.
 const DECISIONS: usize = 6;
 /// Maximum number of API calls of one request.
-const QUESTIONS: usize = 24;
+const CALLS: usize = 24;
 
 /// A call of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub enum ScaleFailure {
 }
 
 #[derive(Clone, Debug, Default)]
-enum Doing {
+enum PendingCall {
     #[default]
     Nothing,
     Writing {
@@ -102,11 +102,11 @@ enum Doing {
 pub struct ScaleRequest {
     /// True if applying the request twice equals applying it once.
     repeatable: bool,
-    doing: Doing,
+    pending: PendingCall,
     /// A write of this request without a response.
     lost: Option<(SetSnapshot, ReplicaChange)>,
     decisions: usize,
-    questions: usize,
+    calls: usize,
 }
 
 impl ScaleRequest {
@@ -122,37 +122,41 @@ impl ScaleRequest {
         Self { repeatable: true, ..Self::default() }
     }
 
-    /// The next step after the response `heard`. `shown` returns the state in the watch, `decide` the change to write.
+    /// The next step after the response `response`. `shown` returns the state in the watch, `decide` the change to write.
     pub fn next(
         &mut self,
-        heard: ApiResponse,
-        memory: &mut WriteCache,
+        response: ApiResponse,
+        cache: &mut WriteCache,
         shown: impl FnOnce() -> Result<SetSnapshot, ScaleRefusal>,
         decide: impl FnOnce(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>,
         group: &str,
     ) -> ScaleStep {
-        let live = match (std::mem::take(&mut self.doing), heard) {
+        let live = match (std::mem::take(&mut self.pending), response) {
             (_, ApiResponse::NoGroup) => {
-                memory.forget();
+                cache.forget();
                 return ScaleStep::Refused(ScaleRefusal::no_group(group));
             }
-            (Doing::Nothing, _) if memory.unsettled().is_some() => {
-                return self.ask(Doing::Settling, ApiCall::Read);
+            (PendingCall::Nothing, _) if cache.unsettled().is_some() => {
+                return self.call(PendingCall::Settling, ApiCall::Read);
             }
-            (Doing::Nothing, _) => None,
-            (Doing::Writing { .. }, ApiResponse::Stands(live)) => {
-                memory.read(live);
+            (PendingCall::Nothing, _) => None,
+            (PendingCall::Writing { .. }, ApiResponse::Stands(live)) => {
+                cache.read(live);
                 return ScaleStep::Done;
             }
-            (Doing::Writing { on, change }, ApiResponse::Nothing) => {
-                memory.lost(on.clone());
+            (PendingCall::Writing { on, change }, ApiResponse::Nothing) => {
+                cache.lost(on.clone());
                 self.lost = Some((on, change));
-                return self.ask(Doing::Settling, ApiCall::Read);
+                return self.call(PendingCall::Settling, ApiCall::Read);
             }
-            (Doing::Writing { .. }, ApiResponse::Refused) => return ScaleStep::Failed(ScaleFailure::Refused),
-            (Doing::Writing { on, .. }, _) => return self.ask(Doing::Reading { on }, ApiCall::Read),
-            (Doing::Reading { on }, ApiResponse::Stands(live)) => {
-                memory.read(live.clone());
+            (PendingCall::Writing { .. }, ApiResponse::Refused) => {
+                return ScaleStep::Failed(ScaleFailure::Refused);
+            }
+            (PendingCall::Writing { on, .. }, _) => {
+                return self.call(PendingCall::Reading { on }, ApiCall::Read);
+            }
+            (PendingCall::Reading { on }, ApiResponse::Stands(live)) => {
+                cache.read(live.clone());
                 // The number was computed for another size, which may be the result of the same request: an
                 // earlier process sent it, got no response, and the write was applied now.
                 if live.generation != on.generation && !self.repeatable {
@@ -160,12 +164,12 @@ impl ScaleRequest {
                 }
                 Some(live)
             }
-            (Doing::Reading { .. }, _) => return ScaleStep::Failed(ScaleFailure::Unreachable),
-            (Doing::Settling, ApiResponse::Stands(live)) if !memory.settles(&live) => {
-                return self.ask(Doing::Fencing, ApiCall::Fence { on: live });
+            (PendingCall::Reading { .. }, _) => return ScaleStep::Failed(ScaleFailure::Unreachable),
+            (PendingCall::Settling, ApiResponse::Stands(live)) if !cache.settles(&live) => {
+                return self.call(PendingCall::Fencing, ApiCall::Fence { on: live });
             }
-            (Doing::Settling | Doing::Fencing, ApiResponse::Stands(live)) => {
-                memory.read(live.clone());
+            (PendingCall::Settling | PendingCall::Fencing, ApiResponse::Stands(live)) => {
+                cache.read(live.clone());
                 if let Some((on, change)) = self.lost.take() {
                     if change.is_done(&live) {
                         return ScaleStep::Done;
@@ -177,8 +181,12 @@ impl ScaleRequest {
                 }
                 Some(live)
             }
-            (Doing::Fencing, ApiResponse::Conflict) => return self.ask(Doing::Settling, ApiCall::Read),
-            (Doing::Settling | Doing::Fencing, _) => return ScaleStep::Failed(ScaleFailure::Open),
+            (PendingCall::Fencing, ApiResponse::Conflict) => {
+                return self.call(PendingCall::Settling, ApiCall::Read);
+            }
+            (PendingCall::Settling | PendingCall::Fencing, _) => {
+                return ScaleStep::Failed(ScaleFailure::Open);
+            }
         };
         self.decisions += 1;
         if self.decisions > DECISIONS {
@@ -187,31 +195,28 @@ impl ScaleRequest {
         let snapshot = match live {
             Some(live) => live,
             None => match shown() {
-                Ok(shown) => memory.current(&shown).cloned().unwrap_or(shown),
+                Ok(shown) => cache.current(&shown).cloned().unwrap_or(shown),
                 Err(refusal) => return ScaleStep::Refused(refusal),
             },
         };
         match decide(&snapshot) {
             Ok(None) => ScaleStep::Done,
             Ok(Some(change)) => {
-                let doing = Doing::Writing { on: snapshot.clone(), change: change.clone() };
-                self.ask(doing, ApiCall::Write { on: snapshot, change })
+                let pending = PendingCall::Writing { on: snapshot.clone(), change: change.clone() };
+                self.call(pending, ApiCall::Write { on: snapshot, change })
             }
             Err(refusal) => ScaleStep::Refused(refusal),
         }
     }
 
-    fn ask(&mut self, doing: Doing, ask: ApiCall) -> ScaleStep {
-        self.questions += 1;
-        if self.questions > QUESTIONS {
-            return ScaleStep::Failed(if matches!(ask, ApiCall::Write { .. }) {
-                ScaleFailure::Contended
-            } else {
-                ScaleFailure::Open
-            });
+    fn call(&mut self, pending: PendingCall, call: ApiCall) -> ScaleStep {
+        self.calls += 1;
+        if self.calls > CALLS {
+            let is_write = matches!(call, ApiCall::Write { .. });
+            return ScaleStep::Failed(if is_write { ScaleFailure::Contended } else { ScaleFailure::Open });
         }
-        self.doing = doing;
-        ScaleStep::ApiCall(ask)
+        self.pending = pending;
+        ScaleStep::ApiCall(call)
     }
 }
 

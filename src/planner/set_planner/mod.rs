@@ -141,7 +141,7 @@ impl Candidate<'_, '_> {
 
 /// One reconciliation of a set.
 struct Planner<'w, 'm, 'a> {
-    wanted: &'w DesiredState<'w>,
+    desired: &'w DesiredState<'w>,
     /// Nodes of the set, first victim first.
     nodes: Vec<Candidate<'m, 'a>>,
     /// Number of pending creations.
@@ -153,21 +153,21 @@ struct Planner<'w, 'm, 'a> {
 /// Plans one reconciliation of a set with the Nodes `members` and `expected` pending creations.
 #[must_use]
 pub fn decide<'a>(
-    wanted: &DesiredState<'_>,
+    desired: &DesiredState<'_>,
     members: &[NodeState<'a>],
     expected: usize,
     now: Timestamp,
 ) -> SetPlan<'a> {
-    let mut planner = Planner { wanted, nodes: Vec::new(), expected, plan: SetPlan::default(), now };
+    let mut planner = Planner { desired, nodes: Vec::new(), expected, plan: SetPlan::default(), now };
     planner.examine(members);
-    let failures = wanted.start_failures.filter(|failures| planner.still_counts(failures)).cloned();
+    let failures = desired.start_failures.filter(|failures| planner.still_counts(failures)).cloned();
     let mode = planner.mode(failures.is_some());
     planner.select(mode);
-    let mut spending = Spending::new(wanted, &planner.nodes);
+    let mut spending = Spending::new(desired, &planner.nodes);
     spending.delete_marked(&mut planner);
     spending.grant_drain_permits(&mut planner);
     let back_off = failures.as_ref().map_or(Duration::ZERO, |failures| rollout::back_off(failures, now));
-    planner.create(mode, back_off.max(wanted.class_back_off));
+    planner.create(mode, back_off.max(desired.class_back_off));
     spending.delete(&mut planner);
     spending.retry_refused(&mut planner);
     let mut plan = planner.plan;
@@ -178,54 +178,54 @@ pub fn decide<'a>(
 
 impl<'m, 'a> Planner<'_, 'm, 'a> {
     fn examine(&mut self, members: &'m [NodeState<'a>]) {
-        let Self { wanted, nodes, plan, now, .. } = self;
+        let Self { desired, nodes, plan, now, .. } = self;
         for node in members {
-            let available_in = node.available_in(wanted.min_ready, *now);
+            let available_in = node.available_in(desired.min_ready, *now);
             let is_free = node.stage == DeletionStage::Staying && !node.autoscaler_drains && !node.victim;
             let finding =
-                if is_free { disruption::examine(node, &wanted.rules, *now) } else { Finding::default() };
+                if is_free { disruption::examine(node, &desired.rules, *now) } else { Finding::default() };
             plan.requeue_in(available_in.filter(|left| !left.is_zero()));
             plan.requeue_in(finding.changes_in);
             nodes.push(Candidate {
                 node,
                 available: available_in.is_some_and(|left| left.is_zero()),
-                outdated: disruption::is_stale(node, &wanted.rules),
+                outdated: disruption::is_stale(node, &desired.rules),
                 finding,
                 replaced: None,
                 deleted: false,
             });
         }
         // One order for all victims, so that two reconciliations of the same state choose the same Nodes.
-        nodes.sort_by_cached_key(|candidate| victim_key(candidate, wanted.order));
+        nodes.sort_by_cached_key(|candidate| victim_key(candidate, desired.order));
         plan.counts = count(nodes);
-        plan.ask_again = nodes.len() + self.expected <= wanted.replicas + wanted.budget.surge;
+        plan.ask_again = nodes.len() + self.expected <= desired.replicas + desired.budget.surge;
     }
 
     /// Returns true if the failures still count: same revision, and no Node created since has become available.
     fn still_counts(&self, failures: &StartFailures) -> bool {
-        self.wanted.rules.revision.is_none_or(|revision| revision == failures.revision)
+        self.desired.rules.revision.is_none_or(|revision| revision == failures.revision)
             && !self.nodes.iter().any(|own| own.available && own.node.created > failures.last_time.0)
     }
 
     /// Rollout mode after the progress deadline was checked.
     fn mode(&mut self, failing: bool) -> RolloutMode {
-        let Self { wanted, nodes, plan, now, .. } = self;
-        let Some(revision) = wanted.rules.revision else {
+        let Self { desired, nodes, plan, now, .. } = self;
+        let Some(revision) = desired.rules.revision else {
             // The class cannot be used now: the deadline does not advance, and a halted rollout stays halted.
-            plan.rollout = wanted.clock.old.cloned();
+            plan.rollout = desired.clock.old.cloned();
             let halted = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some());
-            return if halted { RolloutMode::Held } else { wanted.pace };
+            return if halted { RolloutMode::Held } else { desired.pace };
         };
-        let keep = match wanted.pace {
+        let keep = match desired.pace {
             RolloutMode::Rolling { keep } => keep,
             RolloutMode::Held | RolloutMode::OnDelete => 0,
         };
         if plan.counts.outdated <= keep {
-            return wanted.pace;
+            return desired.pace;
         }
-        if wanted.pace == RolloutMode::OnDelete {
+        if desired.pace == RolloutMode::OnDelete {
             // No Node is replaced; a rollout in progress keeps its state, halted or not.
-            plan.rollout = wanted.clock.old.filter(|old| old.revision == revision).cloned();
+            plan.rollout = desired.clock.old.filter(|old| old.revision == revision).cloned();
             return RolloutMode::OnDelete;
         }
         let starting = nodes.iter().filter(|own| own.stays() && !own.outdated && !own.available);
@@ -236,20 +236,19 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             starting_since: starting.map(|own| own.node.created).min(),
             failing,
         };
-        let (status, left) = rollout::tick(&wanted.clock, &observed, *now);
+        let (status, left) = rollout::tick(&desired.clock, &observed, *now);
         let halted = status.halt_time.is_some();
         plan.rollout = Some(status);
-        if wanted.pace == RolloutMode::Held {
-            return RolloutMode::Held;
+        if desired.pace != RolloutMode::Held {
+            plan.requeue_in(left);
         }
-        plan.requeue_in(left);
-        if halted { RolloutMode::Held } else { wanted.pace }
+        if halted { RolloutMode::Held } else { desired.pace }
     }
 
     /// Selects the Nodes to replace now, before any budget.
     fn select(&mut self, mode: RolloutMode) {
-        let Self { wanted, nodes, plan, .. } = self;
-        let DesiredState { replicas, max_unhealthy, max_repairs, .. } = **wanted;
+        let Self { desired, nodes, plan, .. } = self;
+        let DesiredState { replicas, max_unhealthy, max_repairs, .. } = **desired;
         let unhealthy = plan.counts.unhealthy;
         let under_way = nodes.iter().filter(|own| !own.stays() && !own.node.is_ready()).count();
         let mut repairs = max_repairs.saturating_sub(under_way);
@@ -257,7 +256,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             let text = format!(
                 "nodes are unhealthy, more than maxUnhealthy ({max_unhealthy}): none is replaced until somebody has looked"
             );
-            plan.wait("TooManySick", unhealthy, &text);
+            plan.wait("TooManySick", unhealthy, text);
             repairs = 0;
         }
         let stale = nodes.iter().filter(|own| own.is_stale()).count();
@@ -278,7 +277,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         }
         if waiting > 0 && unhealthy <= max_unhealthy {
             let text = format!("unhealthy nodes wait: {max_repairs} repairs at most run at once");
-            plan.wait("RepairLimit", waiting, &text);
+            plan.wait("RepairLimit", waiting, text);
         }
         // The refusal of the API server is reported by its own wait.
         let is_kept =
@@ -288,7 +287,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             return;
         }
         let (reason, text) = match mode {
-            RolloutMode::Held if wanted.pace == mode => ("Paused", " while the set is paused".to_owned()),
+            RolloutMode::Held if desired.pace == mode => ("Paused", " while the set is paused".to_owned()),
             RolloutMode::Held => (
                 "ProgressDeadlineExceeded",
                 ": the rollout halted itself because no new node became available in time; correct the class, undo, or resume it".to_owned(),
@@ -300,25 +299,25 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             RolloutMode::Rolling { .. } => ("Partition", " by strategy.rollingUpdate.partition".to_owned()),
             RolloutMode::OnDelete => ("OnDelete", " until somebody deletes them".to_owned()),
         };
-        plan.wait(reason, outdated, &format!("nodes keep an older revision{text}"));
+        plan.wait(reason, outdated, format!("nodes keep an older revision{text}"));
     }
 
     /// Plans creations, up to the maximum number of machines.
     fn create(&mut self, mode: RolloutMode, back_off: Duration) {
-        let Self { wanted, nodes, expected, plan, .. } = self;
+        let Self { desired, nodes, expected, plan, .. } = self;
         let missing =
-            wanted.replicas.saturating_sub(nodes.iter().filter(|own| own.is_kept()).count() + *expected);
+            desired.replicas.saturating_sub(nodes.iter().filter(|own| own.is_kept()).count() + *expected);
         plan.missing = missing;
         if missing == 0 {
             return;
         }
         // `spec.strategy.replacement` applies to single Nodes; a rollout may always surge.
         let by_rollout = nodes.iter().any(|own| own.replaced.is_some_and(|cause| !cause.is_repair()));
-        let surge = match wanted.replacement {
+        let surge = match desired.replacement {
             ReplacementOrder::DeleteFirst if !by_rollout => 0,
-            _ => wanted.budget.surge,
+            _ => desired.budget.surge,
         };
-        let most = wanted.replicas.saturating_add(surge);
+        let most = desired.replicas.saturating_add(surge);
         let by_budget = missing.min(most.saturating_sub(nodes.len() + *expected));
         if by_budget > 0 && !back_off.is_zero() {
             let text = "nodes are missing, and the last ones did not start: the next are made after a while";
@@ -326,21 +325,21 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             plan.requeue_in(Some(back_off));
             return;
         }
-        let to_create = by_budget.min(wanted.class_room.map_or(usize::MAX, |class| class.left));
-        if let Some(ClassRoom { limit, .. }) = wanted.class_room.filter(|_| to_create < by_budget) {
+        let to_create = by_budget.min(desired.class_room.map_or(usize::MAX, |class| class.left));
+        if let Some(ClassRoom { limit, .. }) = desired.class_room.filter(|_| to_create < by_budget) {
             let text = format!(
                 "nodes are missing, and their NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
             );
-            plan.wait("ClassLimit", by_budget - to_create, &text);
+            plan.wait("ClassLimit", by_budget - to_create, text);
         }
         let leaving = plan.counts.leaving;
         if by_budget < missing && leaving > 0 {
             let text = format!(
                 "nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
             );
-            plan.wait("MachinesLeaving", missing - by_budget, &text);
+            plan.wait("MachinesLeaving", missing - by_budget, text);
         }
-        let batch = match wanted.creation {
+        let batch = match desired.creation {
             Creation::Allowed => CREATE_BATCH,
             Creation::Probed => 1,
             Creation::Refused { retry_in } => {
@@ -349,13 +348,13 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             }
         };
         plan.create = to_create.min(batch);
-        plan.more = to_create > plan.create && wanted.creation == Creation::Allowed;
+        plan.more = to_create > plan.create && desired.creation == Creation::Allowed;
         plan.create_current = match mode {
             RolloutMode::Held => plan.create,
             // Nodes that are missing among those that keep the old revision; pending creations may already have it.
             RolloutMode::Rolling { keep } => {
                 let kept = nodes.iter().filter(|own| own.is_kept() && own.outdated).count();
-                keep.min(wanted.replicas).saturating_sub(kept + *expected).min(plan.create)
+                keep.min(desired.replicas).saturating_sub(kept + *expected).min(plan.create)
             }
             RolloutMode::OnDelete => 0,
         };

@@ -1,6 +1,6 @@
 //! Plan of one reconciliation of a set, with its waits.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use kube_node_api::{RolloutStatus, StartFailures};
 
@@ -71,7 +71,7 @@ pub struct SetPlan<'a> {
 
 impl SetPlan<'_> {
     /// Adds a wait; its message is the number of Nodes and the text.
-    pub(super) fn wait(&mut self, reason: &'static str, nodes: usize, text: &str) {
+    pub(super) fn wait(&mut self, reason: &'static str, nodes: usize, text: impl Display) {
         self.waits.push(SetWait::new(reason, nodes, format!("{nodes} {text}")));
     }
 
@@ -81,9 +81,9 @@ impl SetPlan<'_> {
 
     /// Number of new Nodes above the replicas that stay although no Node is replaced now: a rollout that is
     /// held, or whose class cannot be used, keeps its surge.
-    pub(super) fn kept_surge(&self, wanted: &DesiredState<'_>) -> usize {
+    pub(super) fn kept_surge(&self, desired: &DesiredState<'_>) -> usize {
         let held = self.waits.iter().any(|wait| matches!(wait.reason, "Paused" | "ProgressDeadlineExceeded"));
-        let stopped = wanted.rules.revision.is_none() && self.rollout.is_some();
-        if held || stopped { wanted.budget.surge.min(self.counts.updated) } else { 0 }
+        let stopped = desired.rules.revision.is_none() && self.rollout.is_some();
+        if held || stopped { desired.budget.surge.min(self.counts.updated) } else { 0 }
     }
 }

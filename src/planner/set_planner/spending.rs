@@ -20,12 +20,12 @@ pub(super) struct Spending {
 }
 
 impl Spending {
-    pub(super) fn new(wanted: &DesiredState<'_>, nodes: &[Candidate<'_, '_>]) -> Self {
+    pub(super) fn new(desired: &DesiredState<'_>, nodes: &[Candidate<'_, '_>]) -> Self {
         // A Node that cluster-autoscaler drains takes its replica along: nothing waits for the Node.
         let drained = nodes.iter().filter(|own| own.stays() && own.node.autoscaler_drains).count();
-        let replicas = wanted.replicas.saturating_sub(drained);
-        let floor = wanted.budget.floor(replicas);
-        let single_floor = match wanted.replacement {
+        let replicas = desired.replicas.saturating_sub(drained);
+        let floor = desired.budget.floor(replicas);
+        let single_floor = match desired.replacement {
             ReplacementOrder::SurgeFirst => floor,
             ReplacementOrder::DeleteFirst => floor.min(replicas.saturating_sub(1)),
         };
@@ -43,8 +43,8 @@ impl Spending {
     /// come first, so that no other deletion uses their share of the budget. A Node that cluster-autoscaler still
     /// drains is not deleted for the surge of a rollout: its replica goes with it by a scale request.
     pub(super) fn delete_marked(&mut self, planner: &mut Planner<'_, '_, '_>) {
-        let Planner { wanted, nodes, expected, plan, .. } = planner;
-        let mut surplus = (plan.counts.staying + *expected).saturating_sub(wanted.replicas);
+        let Planner { desired, nodes, expected, plan, .. } = planner;
+        let mut surplus = (plan.counts.staying + *expected).saturating_sub(desired.replicas);
         // Named victims come first in the order.
         for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.deletion_refused) {
             let NodeState { victim, marked, autoscaler_drains, .. } = *own.node;
@@ -57,9 +57,9 @@ impl Spending {
 
     /// Grants drain permits to Nodes that were deleted by hand or by an earlier process of ours.
     pub(super) fn grant_drain_permits(&mut self, planner: &mut Planner<'_, '_, '_>) {
-        let Planner { wanted, nodes, plan, .. } = planner;
+        let Planner { desired, nodes, plan, .. } = planner;
         // Nodes beyond the replicas need no budget.
-        let mut surplus = (plan.counts.staying + plan.counts.leaving).saturating_sub(wanted.replicas);
+        let mut surplus = (plan.counts.staying + plan.counts.leaving).saturating_sub(desired.replicas);
         for own in nodes.iter() {
             match own.node.stage {
                 DeletionStage::Staying => {}
@@ -80,7 +80,7 @@ impl Spending {
 
     /// Deletes Nodes to replace, then Nodes beyond the replicas.
     pub(super) fn delete(&mut self, planner: &mut Planner<'_, '_, '_>) {
-        let Planner { wanted, nodes, plan, .. } = planner;
+        let Planner { desired, nodes, plan, .. } = planner;
         let is_deletable = |own: &Candidate<'_, '_>| own.stays() && !own.node.deletion_refused;
         for own in nodes.iter_mut().filter(|own| is_deletable(own)) {
             let Some(cause) = own.replaced else { continue };
@@ -96,7 +96,7 @@ impl Spending {
         // cluster-autoscaler drains is left to its scale request, and no other Node is deleted for it.
         let good = |own: &Candidate<'_, '_>| own.is_kept() && !own.node.autoscaler_drains;
         let count = nodes.iter().filter(|own| good(own)).count();
-        let mut surplus = count.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
+        let mut surplus = count.saturating_sub(desired.replicas + plan.kept_surge(desired));
         for own in nodes.iter_mut().filter(|own| good(own) && is_deletable(own)) {
             if surplus > 0 && (!own.available || self.available > self.floor) {
                 surplus -= 1;
@@ -133,7 +133,7 @@ impl Spending {
         let Self { waiting, available, floor, .. } = *self;
         if waiting > 0 {
             let text = format!("nodes wait to leave: {available} nodes are available and {floor} have to be");
-            plan.wait("Budget", waiting, &text);
+            plan.wait("Budget", waiting, text);
         }
         let counts = plan.counts;
         if counts.staying > counts.available {
