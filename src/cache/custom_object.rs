@@ -52,21 +52,20 @@ impl<K> CustomObject<K> {
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for CustomObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Value::deserialize(deserializer)?;
-        let object = match K::deserialize(&raw) {
+        match K::deserialize(&raw) {
             Ok(mut object) => {
                 object.meta_mut().managed_fields = None;
-                Self { metadata: object.meta().clone(), object: Ok(Arc::new(object)), class: None }
+                Ok(Self { metadata: object.meta().clone(), object: Ok(Arc::new(object)), class: None })
             }
             Err(error) => {
                 let metadata = ObjectMeta::deserialize(&raw["metadata"]).map_err(de::Error::custom)?;
-                Self {
+                Ok(Self {
                     metadata: ObjectMeta { managed_fields: None, ..metadata },
                     object: Err(error.to_string()),
                     class: raw["spec"]["nodeClassName"].as_str().map(str::to_owned),
-                }
+                })
             }
-        };
-        Ok(object)
+        }
     }
 }
 

@@ -152,34 +152,33 @@ impl<V: View> Cache<V> {
     /// The object with this key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<V>> {
-        self.read(|objects| objects.by_key.get(key).cloned())
+        self.objects.read().by_key.get(key).cloned()
     }
 
     /// All objects with this index key, ordered by key.
     #[must_use]
     pub fn by_index(&self, key: &str) -> Vec<Arc<V>> {
-        self.read(|objects| {
-            let keys = objects.by_index.get(key).into_iter().flatten();
-            keys.filter_map(|key| objects.by_key.get(key).cloned()).collect()
-        })
+        let objects = self.objects.read();
+        let keys = objects.by_index.get(key).into_iter().flatten();
+        keys.filter_map(|key| objects.by_key.get(key).cloned()).collect()
     }
 
     /// All objects, in no order.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<V>> {
-        self.read(|objects| objects.by_key.values().cloned().collect())
+        self.objects.read().by_key.values().cloned().collect()
     }
 
     /// Number of objects for which `is_counted` returns true.
     #[must_use]
     pub fn count(&self, is_counted: impl Fn(&V) -> bool) -> usize {
-        self.read(|objects| objects.by_key.values().filter(|object| is_counted(object)).count())
+        self.objects.read().by_key.values().filter(|object| is_counted(object)).count()
     }
 
     /// Number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.read(|objects| objects.by_key.len())
+        self.objects.read().by_key.len()
     }
 
     /// Returns true if the cache has no objects.
@@ -233,13 +232,14 @@ impl<V: View> Cache<V> {
     fn apply(&self, object: V) {
         let _order = self.order.lock();
         let new = Arc::new(object);
-        let old = self.write(|objects| objects.insert(new.key(), Arc::clone(&new)));
+        let old = self.objects.write().insert(new.key(), Arc::clone(&new));
         self.notify(old.as_ref(), Some(&new));
     }
 
     fn remove(&self, key: &str) {
         let _order = self.order.lock();
-        if let Some(old) = self.write(|objects| objects.remove(key)) {
+        let old = self.objects.write().remove(key);
+        if let Some(old) = old {
             self.notify(Some(&old), None);
         }
     }
@@ -258,8 +258,8 @@ impl<V: View> Cache<V> {
     /// Completes a list: removes every object that is not in `listed`, whose objects were applied one by one
     /// already.
     fn complete_list(&self, listed: &BTreeSet<String>) {
-        let gone: Vec<String> = self
-            .read(|objects| objects.by_key.keys().filter(|key| !listed.contains(*key)).cloned().collect());
+        let is_gone = |key: &&String| !listed.contains(*key);
+        let gone: Vec<String> = self.objects.read().by_key.keys().filter(is_gone).cloned().collect();
         for key in gone {
             self.remove(&key);
         }
@@ -280,14 +280,6 @@ impl<V: View> Cache<V> {
 
     fn handlers(&self) -> Vec<Arc<dyn EventHandler<V>>> {
         self.handlers.read().clone()
-    }
-
-    fn read<T>(&self, read: impl FnOnce(&Objects<V>) -> T) -> T {
-        read(&self.objects.read())
-    }
-
-    fn write<T>(&self, write: impl FnOnce(&mut Objects<V>) -> T) -> T {
-        write(&mut self.objects.write())
     }
 }
 
@@ -366,7 +358,7 @@ mod tests {
         cache.remove("b");
         assert!(names(&cache, "x").is_empty() && names(&cache, "y").is_empty());
         assert_eq!(cache.len(), 1);
-        assert!(cache.read(|objects| objects.by_index.is_empty()));
+        assert!(cache.objects.read().by_index.is_empty());
     }
 
     #[test]

@@ -60,7 +60,7 @@ mod tests {
     /// The same fields as strings and, below, as bytes.
     #[derive(Clone, PartialEq, Message)]
     #[prost(prost_path = "crate::lossy")]
-    struct Texts {
+    struct Strings {
         #[prost(string, tag = "1")]
         one: String,
         #[prost(string, optional, tag = "2")]
@@ -68,7 +68,7 @@ mod tests {
         #[prost(string, repeated, tag = "3")]
         many: Vec<String>,
         #[prost(btree_map = "string, string", tag = "4")]
-        named: BTreeMap<String, String>,
+        map: BTreeMap<String, String>,
     }
 
     #[derive(Clone, PartialEq, Message)]
@@ -80,7 +80,7 @@ mod tests {
         #[prost(bytes = "vec", repeated, tag = "3")]
         many: Vec<Vec<u8>>,
         #[prost(message, repeated, tag = "4")]
-        named: Vec<Entry>,
+        map: Vec<Entry>,
     }
 
     #[derive(Clone, PartialEq, Message)]
@@ -94,17 +94,17 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_as_the_json_of_the_api_server_has_them(one: Vec<u8>, maybe: Option<Vec<u8>>, many: Vec<Vec<u8>>, value: Vec<u8>) {
-            let named = vec![Entry { key: b"key\xff".to_vec(), value: value.clone() }];
-            let bytes = Bytes { one: one.clone(), maybe: maybe.clone(), many: many.clone(), named }.encode_to_vec();
+            let map = vec![Entry { key: b"key\xff".to_vec(), value: value.clone() }];
+            let bytes = Bytes { one: one.clone(), maybe: maybe.clone(), many: many.clone(), map }.encode_to_vec();
             let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-            let texts = Texts {
+            let strings = Strings {
                 one: lossy(&one),
                 maybe: maybe.as_ref().map(lossy),
                 many: many.iter().map(lossy).collect(),
-                named: [("key\u{fffd}".to_owned(), lossy(&value))].into(),
+                map: [("key\u{fffd}".to_owned(), lossy(&value))].into(),
             };
-            assert_eq!(Texts::decode(bytes.as_slice()), Ok(texts.clone()));
-            assert_eq!(Texts::decode(texts.encode_to_vec().as_slice()), Ok(texts));
+            assert_eq!(Strings::decode(bytes.as_slice()), Ok(strings.clone()));
+            assert_eq!(Strings::decode(strings.encode_to_vec().as_slice()), Ok(strings));
         }
     }
 }

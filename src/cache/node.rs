@@ -295,8 +295,8 @@ impl From<WireNode> for NodeView {
         let name: Arc<str> = metadata.name.into();
         // A label repeats the Node's name: share it.
         let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { intern(text) };
-        let texts = |all: &BTreeMap<String, String>| -> LabelMap {
-            all.iter().map(|(key, text)| (intern(key), shared(text))).collect()
+        let label_map = |all: &BTreeMap<String, String>| -> LabelMap {
+            all.iter().map(|(key, value)| (intern(key), shared(value))).collect()
         };
         let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
         Self {
@@ -304,8 +304,8 @@ impl From<WireNode> for NodeView {
             resource_version: metadata.resource_version,
             created: at(metadata.creation_timestamp),
             deleted_at: at(metadata.deletion_timestamp),
-            labels: texts(&metadata.labels),
-            annotations: texts(&metadata.annotations),
+            labels: label_map(&metadata.labels),
+            annotations: label_map(&metadata.annotations),
             finalizers: shrunk(metadata.finalizers),
             has_unused_managed_fields: are_unused(&metadata.managed_fields),
             owners: shrunk(metadata.owner_references.into_iter().map(OwnerReference::from).collect()),

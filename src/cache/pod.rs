@@ -199,18 +199,18 @@ fn hollow_annotations(
 ) -> Box<[(Box<str>, Box<str>)]> {
     let (mut left, mut mistakes) = (MOST_ANNOTATIONS, MOST_MISTAKES);
     let hollow = annotations.iter().filter(|(key, _)| key.starts_with(names::HOLLOW_PREFIX));
-    let kept = hollow.filter_map(|(key, value)| {
-        let (what, container) = hollow_annotation(key);
-        let says_something = HOLLOW_ANNOTATIONS.contains(&what) && container.is_none_or(&has_container);
+    let relevant = hollow.filter_map(|(key, value)| {
+        let (name, container) = hollow_annotation(key);
+        let is_valid = HOLLOW_ANNOTATIONS.contains(&name) && container.is_none_or(&has_container);
         let rest = left.checked_sub(key.len() + value.len()).filter(|_| value.len() <= LONGEST_ANNOTATION);
-        if let Some(rest) = rest.filter(|_| says_something) {
+        if let Some(rest) = rest.filter(|_| is_valid) {
             left = rest;
             return Some((key.as_str().into(), value.as_str().into()));
         }
         mistakes = mistakes.checked_sub(1)?;
         Some((key.as_str().into(), Box::default()))
     });
-    kept.collect()
+    relevant.collect()
 }
 
 impl Protobuf for PodView {

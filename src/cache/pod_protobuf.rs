@@ -51,7 +51,7 @@ pub(super) struct WireSpec {
     #[prost(int32, tag = "25")]
     pub(super) priority: i32,
     #[prost(message, repeated, tag = "28")]
-    readiness_gates: Vec<Gate>,
+    readiness_gates: Vec<ReadinessGate>,
     #[prost(btree_map = "string, message", tag = "32")]
     overhead: BTreeMap<String, Amount>,
     #[prost(message, optional, tag = "36")]
@@ -148,7 +148,7 @@ struct Sleep {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct Gate {
+struct ReadinessGate {
     #[prost(string, tag = "1")]
     condition_type: String,
 }

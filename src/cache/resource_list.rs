@@ -53,8 +53,7 @@ impl ResourceList {
     }
 
     /// Maximum of two lists, by resource.
-    #[must_use]
-    pub fn or_more(&self, than: &Self) -> Self {
+    pub(super) fn or_more(&self, than: &Self) -> Self {
         self.with(than, i64::max)
     }
 
