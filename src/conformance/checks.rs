@@ -1,6 +1,6 @@
 //! Checks of clauses against the recorded states of Nodes, oldest first. No I/O.
 
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube_node_api::names;
 
@@ -21,6 +21,12 @@ pub(super) fn condition<'a>(node: &'a Node, r#type: &str) -> Option<(&'a str, &'
     let found = conditions.iter().find(|condition| condition.type_ == r#type)?;
     let text = |text: &'a Option<String>| text.as_deref().unwrap_or_default();
     Some((&found.status, text(&found.reason), text(&found.message)))
+}
+
+/// Reason and message of a condition that is `False`; `None` without either.
+pub(super) fn obstacle(node: &Node, r#type: &str) -> Option<String> {
+    let (status, reason, message) = condition(node, r#type)?;
+    (status == "False" && !reason.is_empty() && !message.is_empty()).then(|| format!("{reason}: {message}"))
 }
 
 pub(super) fn is_ready(node: &Node) -> bool {
@@ -50,6 +56,11 @@ pub(super) fn provider_id(node: &Node) -> Option<&str> {
     node.spec.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
 }
 
+/// Name of the Node with these states.
+fn name(states: &[Node]) -> String {
+    states.first().map(ResourceExt::name_any).unwrap_or_default()
+}
+
 fn has_finalizer(node: &Node) -> bool {
     node.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER_MACHINE)
 }
@@ -62,24 +73,22 @@ fn has_machine(node: &Node) -> bool {
 /// Clause 2.1, checked on a Node of another controller's class.
 pub(super) fn untouched(states: &[Node]) -> Checked {
     for node in states {
-        let touched = if has_posted(node) {
-            "a kubelet posted a status"
-        } else if provider_id(node).is_some() {
-            "its spec.providerID was set"
-        } else if !has_taint(node, names::TAINT_UNINITIALIZED, Some("NoExecute"))
-            || !has_taint(node, names::TAINT_UNINITIALIZED, Some("NoSchedule"))
-        {
-            "the taint kube-node.io/uninitialized was taken off"
-        } else if !has_finalizer(node) {
-            "its finalizer was taken off"
-        } else if is_cordoned(node) {
-            "it was closed to the scheduler"
-        } else if condition(node, names::CONDITION_MACHINE).is_some() {
-            "it got the condition kube-node.io/Machine"
-        } else {
-            continue;
-        };
-        return Err(format!("{} of another controller: {touched}", node.name_any()));
+        let lacks_taint = |effect| !has_taint(node, names::TAINT_UNINITIALIZED, Some(effect));
+        let touches = [
+            (has_posted(node), "a kubelet posted a status"),
+            (provider_id(node).is_some(), "its spec.providerID was set"),
+            (lacks_taint("NoExecute"), "the taint kube-node.io/uninitialized was taken off"),
+            (lacks_taint("NoSchedule"), "the taint kube-node.io/uninitialized was taken off"),
+            (!has_finalizer(node), "its finalizer was taken off"),
+            (is_cordoned(node), "it was closed to the scheduler"),
+            (
+                condition(node, names::CONDITION_MACHINE).is_some(),
+                "it got the condition kube-node.io/Machine",
+            ),
+        ];
+        if let Some((_, touched)) = touches.iter().find(|(holds, _)| *holds) {
+            return Err(format!("{} of another controller: {touched}", node.name_any()));
+        }
     }
     Ok(format!("a Node of another controller stayed as it was, {} states", states.len()))
 }
@@ -88,15 +97,12 @@ pub(super) fn untouched(states: &[Node]) -> Checked {
 pub(super) fn rest_stays(states: &[Node]) -> Checked {
     let Some(first) = states.first() else { return Ok(String::new()) };
     let name = first.name_any();
-    let own = |key: &str| key.starts_with("kube-node.io/") || key == KEY;
-    let labels = |meta: &ObjectMeta| -> Vec<(String, String)> {
-        meta.labels.clone().into_iter().flatten().filter(|(key, _)| own(key)).collect()
-    };
-    let before = labels(&first.metadata);
+    let is_protected = |key: &str| key.starts_with("kube-node.io/") || key == KEY;
     let mut marked = false;
     for node in states {
-        let now = labels(&node.metadata);
-        if let Some((key, value)) = before.iter().find(|pair| !now.contains(pair)) {
+        let is_changed =
+            |(key, value): &(&String, &String)| is_protected(key) && node.labels().get(*key) != Some(*value);
+        if let Some((key, value)) = first.labels().iter().find(is_changed) {
             return Err(format!("{name}: the label {key}={value} was changed or taken off"));
         }
         if node.annotations().get(KEY) != first.annotations().get(KEY) {
@@ -134,7 +140,7 @@ pub(super) fn finalizer_first(states: &[Node]) -> Checked {
 /// Clause 4.2.
 pub(super) fn no_execute(states: &[Node]) -> Checked {
     let is_there = |node: &&Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoExecute"));
-    let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
+    let name = name(states);
     match states.iter().find(|node| !is_there(node)) {
         Some(node) if !has_posted(node) => Err(format!("{name} lost NoExecute before a kubelet had posted")),
         Some(_) => Ok(name),
@@ -145,28 +151,19 @@ pub(super) fn no_execute(states: &[Node]) -> Checked {
 /// Clause 4.3. The writes of the kubelet and of the controller may appear in one state or in two.
 pub(super) fn no_schedule(states: &[Node]) -> Checked {
     let is_there = |node: &Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoSchedule"));
-    let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
-    let Some(at) = states.iter().position(|node| !is_there(node)) else {
-        return Err(format!("{name} kept NoSchedule"));
-    };
-    let around = &states[at.saturating_sub(1)..=at];
-    if around.iter().any(is_ready) {
-        Ok(name)
-    } else {
-        Err(format!("{name} lost NoSchedule before it was Ready"))
+    let name = name(states);
+    match states.iter().position(|node| !is_there(node)) {
+        Some(at) if states[at.saturating_sub(1)..=at].iter().any(is_ready) => Ok(name),
+        Some(_) => Err(format!("{name} lost NoSchedule before it was Ready")),
+        None => Err(format!("{name} kept NoSchedule")),
     }
 }
 
 /// Clause 3.5, checked on every Node that pods may be scheduled to.
 pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Checked {
-    let mut ids = Vec::new();
-    for states in nodes {
-        let Some(open) = states.iter().find(|node| is_initialized(node)) else { continue };
-        match provider_id(open) {
-            Some(id) => ids.push(id),
-            None => return Err(format!("{} takes pods and has none", open.name_any())),
-        }
-    }
+    let open = nodes.iter().filter_map(|states| states.iter().find(|node| is_initialized(node)));
+    let id = |node| provider_id(node).ok_or_else(|| format!("{} takes pods and has none", node.name_any()));
+    let mut ids = open.map(id).collect::<Result<Vec<_>, _>>()?;
     ids.sort_unstable();
     if let Some(twice) = ids.windows(2).find(|pair| pair.first() == pair.last()) {
         return Err(format!("two Nodes have {}", twice.join(" = ")));
@@ -178,24 +175,19 @@ pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Checked {
 
 /// Clause 5.1, checked on a Node that was drained and is gone.
 pub(super) fn cordoned_first(states: &[Node]) -> Checked {
-    let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
-    if states.iter().any(|node| is_cordoned(node) && !is_leaving(node)) {
-        return Err(format!("{name} was closed to the scheduler before its deletion was asked for"));
-    }
-    if states.iter().any(is_cordoned) {
-        Ok(format!("{name} was closed to the scheduler before its pods left"))
-    } else {
-        Err(format!("{name} was never closed to the scheduler"))
+    let name = name(states);
+    match states.iter().find(|node| is_cordoned(node)).map(is_leaving) {
+        Some(true) => Ok(format!("{name} was closed to the scheduler before its pods left")),
+        Some(false) => Err(format!("{name} was closed to the scheduler before its deletion was asked for")),
+        None => Err(format!("{name} was never closed to the scheduler")),
     }
 }
 
 /// Clause 3.2: Nodes report a resource that only the new revision has. `None` if no such Node was observed.
 pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Option<Checked> {
-    let reports = |node: &Node| {
-        node.status
-            .as_ref()
-            .and_then(|status| status.capacity.as_ref())
-            .is_some_and(|all| all.contains_key(resource))
+    let reports = |node: &&Node| {
+        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        capacity.is_some_and(|capacity| capacity.contains_key(resource))
     };
     let is_new = |node: &Node| node.labels().get(names::LABEL_REVISION).map(String::as_str) == Some(with);
     let (new, old): (Vec<&Node>, Vec<&Node>) =
@@ -206,21 +198,16 @@ pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Opti
             node.name_any()
         )));
     }
-    let count = new.iter().filter(|node| reports(node)).count();
-    (count > 0).then(|| {
-        if count == new.len() {
-            Ok(format!(
-                "{count} Nodes of the new revision report {resource}, {} of the old one do not",
-                old.len()
-            ))
-        } else {
-            Err(format!(
-                "{} of {} Nodes of the new revision do not report {resource}",
-                new.len() - count,
-                new.len()
-            ))
+    let (all, count, old) = (new.len(), new.iter().filter(|node| reports(node)).count(), old.len());
+    match all - count {
+        _ if count == 0 => None,
+        0 => Some(Ok(format!(
+            "{count} Nodes of the new revision report {resource}, {old} of the old one do not"
+        ))),
+        lacking => {
+            Some(Err(format!("{lacking} of {all} Nodes of the new revision do not report {resource}")))
         }
-    })
+    }
 }
 
 #[cfg(test)]

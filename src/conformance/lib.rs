@@ -76,18 +76,19 @@ impl Check {
         test_run.introduce();
         let ran = tokio::select! {
             ran = steps::all(&test_run) => ran,
+            never = housekeeping::run(&test_run) => match never {},
             interrupted = tokio::signal::ctrl_c() => match interrupted {
                 Ok(()) => Err(anyhow::anyhow!("interrupted")),
                 Err(error) => Err(error).context("cannot listen for Ctrl-C"),
             },
         };
         if ran.is_ok() {
-            test_run.say_what_is_missing();
+            test_run.skip_missing();
         }
         let cleaned = cleanup::clean_up(&test_run).await;
-        let is_kept = test_run.sum();
+        let passed = test_run.summarize();
         ran.and(cleaned)?;
-        Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// The NodeClass to copy.

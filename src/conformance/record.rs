@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt::Debug,
     pin::pin,
-    sync::Arc,
     time::Duration,
 };
 
@@ -16,13 +15,12 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,
-    task::AbortHandle,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// Recorded history of one object.
 #[derive(Clone, Debug)]
@@ -59,103 +57,78 @@ pub(super) fn existing<K: Clone>(histories: &Histories<K>) -> Vec<K> {
     existing.filter_map(|history| history.last().cloned()).collect()
 }
 
-/// The histories and a notification of changes, shared by tasks.
-#[derive(Clone)]
-pub(super) struct Shared<K> {
-    histories: Arc<Mutex<Histories<K>>>,
-    changes: watch::Receiver<()>,
+/// Histories of the objects of this name.
+pub(super) fn of_name<'a, K: Clone + Resource>(
+    histories: &'a Histories<K>,
+    name: &'a str,
+) -> impl Iterator<Item = &'a History<K>> {
+    histories.values().filter(move |history| history.last().is_some_and(|last| last.name_any() == name))
 }
 
 /// Records objects until dropped.
 pub(super) struct Recorder<K> {
-    pub(super) shared: Shared<K>,
-    _task: AbortOnDrop,
-}
-
-/// A task that ends with its owner.
-pub(super) struct AbortOnDrop(AbortHandle);
-
-impl AbortOnDrop {
-    pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(task).abort_handle())
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    histories: watch::Receiver<Histories<K>>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl<K> Recorder<K>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     /// Starts to record the objects for which `ours` holds when they first appear.
     pub(super) fn new(api: Api<K>, ours: impl Fn(&K) -> bool + Send + 'static) -> Self {
-        let histories = Arc::new(Mutex::new(Histories::new()));
-        let (news, changes) = watch::channel(());
-        let own = Arc::clone(&histories);
-        let task = AbortOnDrop::spawn(async move {
+        let (recorded, histories) = watch::channel(Histories::new());
+        let task = tokio::spawn(async move {
             let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
             // UIDs of the list in progress.
             let mut listed = HashSet::new();
             // A broken watch reconnects by itself.
             while let Some(event) = events.next().await {
                 let Ok(event) = event else { continue };
-                take(&mut own.lock(), &mut listed, event, &ours);
-                news.send_replace(());
+                recorded.send_modify(|histories| take(histories, &mut listed, event, &ours));
             }
         });
-        Self { shared: Shared { histories, changes }, _task: task }
+        Self { histories, _task: AbortOnDropHandle::new(task) }
     }
 
     /// Newest states of the objects that exist.
     pub(super) fn existing(&self) -> Vec<K> {
-        existing(&self.shared.histories.lock())
+        existing(&self.histories.borrow())
     }
 
     /// All histories.
     pub(super) fn all(&self) -> Histories<K> {
-        self.shared.histories.lock().clone()
+        self.histories.borrow().clone()
     }
 
     /// History of the existing object of this name, or of the last one that existed.
     pub(super) fn of(&self, name: &str) -> Option<History<K>> {
-        let named = |history: &History<K>| history.last().is_some_and(|state| state.name_any() == name);
-        self.all().into_values().filter(named).max_by_key(|history| history.gone.is_none())
+        of_name(&self.histories.borrow(), name).max_by_key(|history| history.gone.is_none()).cloned()
+    }
+
+    /// States of the object of this name, oldest first.
+    pub(super) fn states(&self, name: &str) -> Vec<K> {
+        self.of(name).as_ref().map(History::states).unwrap_or_default()
     }
 
     /// Waits until an object is gone and returns the time of that observation; `None` after the time limit.
     pub(super) async fn gone(&self, name: &str, limit: Duration) -> Option<Instant> {
-        let gone = self.shared.until(limit, |all| {
-            let named = |history: &&History<K>| history.last().is_some_and(|state| state.name_any() == name);
-            all.values().filter(named).find_map(|history| history.gone)
-        });
-        gone.await
+        self.until(limit, |all| of_name(all, name).find_map(|history| history.gone)).await
     }
-}
 
-impl<K> Shared<K> {
-    /// Waits until `ask` returns a value; `None` after the time limit.
+    /// Waits until `find` returns a value; `None` after the time limit.
     pub(super) async fn until<T>(
         &self,
         limit: Duration,
-        mut ask: impl FnMut(&Histories<K>) -> Option<T>,
+        mut find: impl FnMut(&Histories<K>) -> Option<T>,
     ) -> Option<T> {
-        let mut changes = self.changes.clone();
-        let deadline = Instant::now() + limit;
-        loop {
-            changes.mark_unchanged();
-            let answer = ask(&self.histories.lock());
-            if answer.is_some() {
-                return answer;
-            }
-            match timeout_at(deadline, changes.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return None,
-            }
-        }
+        let (mut histories, mut found) = (self.histories.clone(), None);
+        let is_found = |all: &Histories<K>| {
+            found = find(all);
+            found.is_some()
+        };
+        let _ = timeout(limit, histories.wait_for(is_found)).await;
+        found
     }
 }
 

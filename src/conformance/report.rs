@@ -1,61 +1,58 @@
 //! Report of a test run: one line per checked clause.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::contract::{self, Clause};
 
-/// Result of the check of one clause.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Result of the check of one clause, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
-    /// The clause is kept; with the observation.
-    Kept(String),
-    /// The clause is broken; with the observation.
-    Broken(String),
-    /// The clause could not be checked; with the reason.
-    Unseen(String),
+    /// The clause is kept.
+    Passed,
+    /// The clause could not be checked.
+    Skipped,
+    /// The clause is broken.
+    Failed,
 }
 
-/// Clauses reported so far, by number.
+/// Worst outcome of each clause reported so far, by number.
 #[derive(Debug, Default)]
-pub(super) struct Report {
-    said: BTreeSet<&'static str>,
-    broken: BTreeSet<&'static str>,
-    unseen: BTreeSet<&'static str>,
-}
+pub(super) struct Report(BTreeMap<&'static str, Outcome>);
 
 impl Report {
-    /// Adds a outcome and returns its line.
-    pub(super) fn line(&mut self, clause: Clause, outcome: &Outcome) -> String {
-        self.said.insert(clause.number);
+    /// Adds an outcome and returns its line; `observation` is the reason for the outcome.
+    pub(super) fn line(&mut self, clause: Clause, outcome: Outcome, observation: &str) -> String {
+        let Clause { number, text } = clause;
+        let worst = self.0.entry(number).or_insert(outcome);
+        *worst = outcome.max(*worst);
         match outcome {
-            Outcome::Kept(seen) => format!("ok      {:<5}{seen}", clause.number),
-            Outcome::Broken(seen) => {
-                self.broken.insert(clause.number);
-                format!("FAILED  {:<5}{seen}\n             the contract: {}", clause.number, clause.text)
-            }
-            Outcome::Unseen(why) => {
-                self.unseen.insert(clause.number);
-                format!("unseen  {:<5}{why}", clause.number)
+            Outcome::Passed => format!("ok      {number:<5}{observation}"),
+            Outcome::Skipped => format!("unseen  {number:<5}{observation}"),
+            Outcome::Failed => {
+                format!("FAILED  {number:<5}{observation}\n             the contract: {text}")
             }
         }
     }
 
-    /// Clauses without a outcome.
-    pub(super) fn missing(&self) -> impl Iterator<Item = Clause> + use<> {
-        let said = self.said.clone();
-        contract::ALL.iter().copied().filter(move |clause| !said.contains(clause.number))
+    /// Clauses without an outcome.
+    pub(super) fn missing(&self) -> Vec<Clause> {
+        contract::ALL.iter().copied().filter(|clause| !self.0.contains_key(clause.number)).collect()
+    }
+
+    fn count(&self, outcome: Outcome) -> usize {
+        self.0.values().filter(|own| **own == outcome).count()
     }
 
     /// Returns true if no checked clause is broken.
-    pub(super) fn is_kept(&self) -> bool {
-        self.broken.is_empty()
+    pub(super) fn passed(&self) -> bool {
+        self.count(Outcome::Failed) == 0
     }
 
-    /// The summary line. A clause that was checked twice counts once, with its worse outcome.
-    pub(super) fn sum(&self) -> String {
-        let unseen = self.unseen.difference(&self.broken).count();
-        let kept = self.said.len() - self.broken.len() - unseen;
-        format!("{kept} clauses kept, {} broken, {unseen} not seen", self.broken.len())
+    /// The summary line.
+    pub(super) fn summary(&self) -> String {
+        let [passed, failed, skipped] =
+            [Outcome::Passed, Outcome::Failed, Outcome::Skipped].map(|outcome| self.count(outcome));
+        format!("{passed} clauses kept, {failed} broken, {skipped} not seen")
     }
 }
 
@@ -66,18 +63,15 @@ mod tests {
     #[test]
     fn a_broken_clause_is_quoted_and_counted_once() {
         let mut report = Report::default();
-        assert_eq!(
-            report.line(contract::ONE, &Outcome::Kept("3 machines".into())),
-            "ok      3.4  3 machines"
-        );
-        let broken = report.line(contract::ONE, &Outcome::Broken("4 machines".into()));
+        assert_eq!(report.line(contract::ONE, Outcome::Passed, "3 machines"), "ok      3.4  3 machines");
+        let broken = report.line(contract::ONE, Outcome::Failed, "4 machines");
         assert!(
             broken.starts_with("FAILED  3.4  4 machines\n") && broken.ends_with(contract::ONE.text),
             "{broken}"
         );
-        let _ = report.line(contract::ORPHANS, &Outcome::Unseen("needs --machines".into()));
-        assert_eq!(report.sum(), "0 clauses kept, 1 broken, 1 not seen");
-        assert!(!report.is_kept());
-        assert_eq!(report.missing().count(), contract::ALL.len() - 2);
+        let _ = report.line(contract::ORPHANS, Outcome::Skipped, "needs --machines");
+        assert_eq!(report.summary(), "0 clauses kept, 1 broken, 1 not seen");
+        assert!(!report.passed());
+        assert_eq!(report.missing().len(), contract::ALL.len() - 2);
     }
 }

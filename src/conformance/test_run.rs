@@ -30,8 +30,8 @@ use crate::{
     Check, FIELD_MANAGER,
     checks::{Checked, has_taint, is_initialized, is_leaving},
     contract::Clause,
-    housekeeping, manifests,
-    record::{AbortOnDrop, Recorder},
+    manifests,
+    record::Recorder,
     report::{Outcome, Report},
     user_commands,
 };
@@ -56,7 +56,6 @@ pub(super) struct TestRun {
     pub(super) seen: Recorder<Node>,
     /// Recorded history of the pods.
     pub(super) seen_pods: Recorder<Pod>,
-    _housekeeping: AbortOnDrop,
     report: Mutex<Report>,
     /// Generation of the NodeSet after the last write of the test run.
     generation: Mutex<Option<i64>>,
@@ -85,7 +84,6 @@ impl TestRun {
             daemons: Api::namespaced(client.clone(), &namespace),
             config_maps: Api::namespaced(client.clone(), &namespace),
             seen_pods: Recorder::new(pods.clone(), |_| true),
-            _housekeeping: housekeeping::start(client, seen.shared.clone()),
             seen,
             nodes,
             pods,
@@ -122,39 +120,42 @@ impl TestRun {
     }
 
     /// Adds the outcome of a clause and prints its line.
-    fn report(&self, clause: Clause, outcome: &Outcome) {
-        say(self.report.lock().line(clause, outcome));
+    fn report(&self, clause: Clause, outcome: Outcome, observation: &str) {
+        say(self.report.lock().line(clause, outcome, observation));
     }
 
-    pub(super) fn kept(&self, clause: Clause, seen: impl Into<String>) {
-        self.report(clause, &Outcome::Kept(seen.into()));
+    pub(super) fn pass(&self, clause: Clause, seen: impl AsRef<str>) {
+        self.report(clause, Outcome::Passed, seen.as_ref());
     }
 
-    pub(super) fn broken(&self, clause: Clause, seen: impl Into<String>) {
-        self.report(clause, &Outcome::Broken(seen.into()));
+    pub(super) fn fail(&self, clause: Clause, seen: impl AsRef<str>) {
+        self.report(clause, Outcome::Failed, seen.as_ref());
     }
 
-    pub(super) fn unseen(&self, clause: Clause, why: impl Into<String>) {
-        self.report(clause, &Outcome::Unseen(why.into()));
+    pub(super) fn skip(&self, clause: Clause, why: impl AsRef<str>) {
+        self.report(clause, Outcome::Skipped, why.as_ref());
     }
 
     pub(super) fn checked(&self, clause: Clause, checked: Checked) {
-        self.report(clause, &checked.map_or_else(Outcome::Broken, Outcome::Kept));
+        match checked {
+            Ok(seen) => self.pass(clause, seen),
+            Err(seen) => self.fail(clause, seen),
+        }
     }
 
     /// Reports the clauses that the test run did not reach.
-    pub(super) fn say_what_is_missing(&self) {
-        let missing: Vec<_> = self.report.lock().missing().collect();
+    pub(super) fn skip_missing(&self) {
+        let missing = self.report.lock().missing();
         for clause in missing {
-            self.unseen(clause, "the run did not get so far");
+            self.skip(clause, "the run did not get so far");
         }
     }
 
     /// Prints the summary line. Returns true if no clause is broken.
-    pub(super) fn sum(&self) -> bool {
+    pub(super) fn summarize(&self) -> bool {
         let report = self.report.lock();
-        say(report.sum());
-        report.is_kept()
+        say(report.summary());
+        report.passed()
     }
 
     pub(super) async fn create<K>(&self, api: &Api<K>, object: Value) -> anyhow::Result<K>

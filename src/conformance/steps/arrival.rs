@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{
     checks::{self, Checked, has_posted},
     contract, manifests,
-    record::History,
+    record::{History, of_name},
     test_run::{TestRun, is_at_work},
     user_commands::machines_of,
 };
@@ -50,10 +50,10 @@ pub(super) async fn arrive(run: &TestRun, revision: &str) -> anyhow::Result<bool
         run.create(&run.nodes, manifests::node(&run.name, &name, class, controller, revision, finalizer))
             .await?;
     }
-    let wanted = usize::try_from(run.args.nodes)? + 2;
-    let came = run.seen.shared.until(run.limit(), |all| {
-        let nodes = all.values().filter_map(|history| history.last());
-        (nodes.filter(|node| is_at_work(node)).count() >= wanted).then_some(())
+    let desired = usize::try_from(run.args.nodes)? + 2;
+    let came = run.seen.until(run.limit(), |all| {
+        let nodes = all.values().filter_map(History::last);
+        (nodes.filter(|node| is_at_work(node)).count() >= desired).then_some(())
     });
     let came = came.await.is_some();
     let all = run.seen.all();
@@ -62,27 +62,24 @@ pub(super) async fn arrive(run: &TestRun, revision: &str) -> anyhow::Result<bool
     let lives: Vec<Vec<Node>> =
         all.values().filter(|history| history.last().is_some_and(is_checked)).map(History::states).collect();
     let nodes: Vec<&Node> = lives.iter().filter_map(|states| states.last()).collect();
-    if came {
-        let took = begun.elapsed().as_secs_f32();
-        run.checked(contract::KUBELET, leases(run, &nodes, took).await?);
-    } else {
-        run.broken(contract::KUBELET, late(&nodes, wanted));
-    }
-    let checked = all_of(&lives, checks::no_execute, "lost it when a kubelet had posted");
-    run.checked(contract::NO_EXECUTE, checked);
+    let took = begun.elapsed().as_secs_f32();
+    let leases = if came { leases(run, &nodes, took).await? } else { Err(late(&nodes, desired)) };
+    run.checked(contract::KUBELET, leases);
+    let posted = all_of(&lives, checks::no_execute, "lost it when a kubelet had posted");
+    run.checked(contract::NO_EXECUTE, posted);
     run.checked(contract::NO_SCHEDULE, all_of(&lives, checks::no_schedule, "lost it when they were Ready"));
     run.checked(contract::PROVIDER_ID, checks::provider_ids(&lives));
-    let bare = run.seen.of(&run.by_hand(BARE)).as_ref().map(History::states).unwrap_or_default();
+    let bare = run.seen.states(&run.by_hand(BARE));
     run.checked(contract::FINALIZER_FIRST, checks::finalizer_first(&bare));
     if let Some(node) = nodes.iter().find(|node| checks::is_leaving(node)) {
         let name = node.name_any();
-        run.broken(contract::NUMBER, format!("{name} is being deleted, and nobody here has asked for it"));
+        run.fail(contract::NUMBER, format!("{name} is being deleted, and nobody here has asked for it"));
     }
     trouble(run, &run.by_hand(LOST)).await?;
     match run.machines().await? {
-        None => run.unseen(contract::ONE, "needs --machines"),
+        None => run.skip(contract::ONE, "needs --machines"),
         Some(machines) if came => run.checked(contract::ONE, one_each(&machines, &nodes)),
-        Some(_) => run.unseen(contract::ONE, "the Nodes did not come"),
+        Some(_) => run.skip(contract::ONE, "the Nodes did not come"),
     }
     Ok(came)
 }
@@ -95,29 +92,25 @@ fn all_of(lives: &[Vec<Node>], check: fn(&[Node]) -> Checked, seen: &str) -> Che
 
 /// Clause 3.4.
 fn one_each(machines: &[String], nodes: &[&Node]) -> Checked {
-    for node in nodes {
-        let count = machines_of(machines, node).len();
-        if count != 1 {
-            return Err(format!("{} has {count} machines", node.name_any()));
-        }
+    let count = |node: &Node| machines_of(machines, node).len();
+    match nodes.iter().find(|node| count(node) != 1) {
+        Some(node) => Err(format!("{} has {} machines", node.name_any(), count(node))),
+        None => Ok(format!("{} Nodes have one each", nodes.len())),
     }
-    Ok(format!("{} Nodes have one each", nodes.len()))
 }
 
-/// Reason why fewer Nodes than wanted have started.
-fn late(nodes: &[&Node], wanted: usize) -> String {
-    let count = nodes.iter().filter(|node| is_at_work(node)).count();
-    let why = nodes.iter().find(|node| !is_at_work(node)).map_or_else(
-        || "more Nodes were not made".to_owned(),
-        |node| {
-            let ready = checks::condition(node, "Ready");
-            let (status, reason, message) = ready.unwrap_or(("Unknown", "", "no condition"));
-            let has_taint = checks::has_taint(node, names::TAINT_UNINITIALIZED, None);
-            let taint = if has_taint { ", and has our taint" } else { "" };
-            format!("{} has Ready={status} ({reason}: {message}){taint}", node.name_any())
-        },
-    );
-    format!("{count} of {wanted} Nodes came: {why}")
+/// Reason why fewer Nodes than desired have started.
+fn late(nodes: &[&Node], desired: usize) -> String {
+    let (came, late): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(|node| is_at_work(node));
+    let count = came.len();
+    let Some(node) = late.first() else {
+        return format!("{count} of {desired} Nodes came: more Nodes were not made");
+    };
+    let (status, reason, message) =
+        checks::condition(node, "Ready").unwrap_or(("Unknown", "", "no condition"));
+    let has_taint = checks::has_taint(node, names::TAINT_UNINITIALIZED, None);
+    let (name, taint) = (node.name_any(), if has_taint { ", and has our taint" } else { "" });
+    format!("{count} of {desired} Nodes came: {name} has Ready={status} ({reason}: {message}){taint}")
 }
 
 /// Clause 4.1: the Leases of the started Nodes.
@@ -139,28 +132,26 @@ async fn leases(run: &TestRun, nodes: &[&Node], took: f32) -> anyhow::Result<Che
 
 /// Clauses 3.3 and 3.2: the Node with a nonexistent revision reports the reason and has no machine.
 async fn trouble(run: &TestRun, name: &str) -> anyhow::Result<()> {
-    let says = |node: &Node| {
-        checks::condition(node, names::CONDITION_MACHINE)
-            .filter(|(status, reason, message)| {
-                *status == "False" && !reason.is_empty() && !message.is_empty()
-            })
-            .map(|(_, reason, message)| format!("{reason}: {message}"))
-    };
     let limit = run.limit().min(Duration::from_mins(2));
-    let said = run.seen.shared.until(limit, |all| {
-        let node = all.values().filter_map(|history| history.last()).find(|node| node.name_any() == name)?;
-        if has_posted(node) { Some(None) } else { says(node).map(Some) }
+    let observed = run.seen.until(limit, |all| {
+        let node = of_name(all, name).next()?.last()?;
+        if has_posted(node) {
+            return Some(None);
+        }
+        checks::obstacle(node, names::CONDITION_MACHINE).map(Some)
     });
-    match said.await {
-        Some(Some(said)) => run.kept(contract::TROUBLE, format!("of a revision that nobody has: {said}")),
+    match observed.await {
+        Some(Some(message)) => {
+            run.pass(contract::TROUBLE, format!("of a revision that nobody has: {message}"));
+        }
         Some(None) => {
-            run.broken(
+            run.fail(
                 contract::REVISION,
                 format!("{name} has a machine, and names the revision {NO_REVISION} that nobody has"),
             );
-            run.unseen(contract::TROUBLE, "its machine was made all the same");
+            run.skip(contract::TROUBLE, "its machine was made all the same");
         }
-        None => run.broken(
+        None => run.fail(
             contract::TROUBLE,
             format!("{name} names the revision {NO_REVISION} that nobody has, and does not say so"),
         ),

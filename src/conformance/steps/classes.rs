@@ -39,18 +39,15 @@ pub(super) async fn accept(run: &TestRun) -> anyhow::Result<Option<String>> {
     call(format_args!("write the status of NodeClass {}", run.name), patched).await?;
     let class = run.class_is(|class| accepted(class).is_some()).await?.ok();
     let Some(Condition { status, reason, message, .. }) = class.as_ref().and_then(accepted) else {
-        let controller = run.controller();
-        run.broken(
-            contract::ACCEPTS,
-            format!("nobody has set it: does the NodeController {controller} run?"),
-        );
+        let why = format!("nobody has set it: does the NodeController {} run?", run.given.node_controller);
+        run.fail(contract::ACCEPTS, why);
         return Ok(None);
     };
     if status != "True" {
         bail!("the controller does not serve this class: {reason}: {message}; take one that it serves");
     }
     let took = begun.elapsed().as_secs_f32();
-    run.kept(contract::ACCEPTS, format!("True after {took:.1} s: {reason}: {message}"));
+    run.pass(contract::ACCEPTS, format!("True after {took:.1} s: {reason}: {message}"));
     run.revision(None).await.map(Some)
 }
 

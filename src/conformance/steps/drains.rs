@@ -20,7 +20,7 @@ use crate::{
     checks::{self, Checked, is_leaving},
     contract,
     manifests::{self, DRAIN_TIMEOUT, LINGERS, OWNER},
-    record::History,
+    record::{History, of_name},
     test_run::TestRun,
     user_commands::machines_of,
 };
@@ -39,7 +39,7 @@ const SLACK: Duration = Duration::from_secs(1);
 pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
     let nodes = run.at_work().into_iter().filter(|node| run.is_of_set(node)).collect::<Vec<_>>();
     let [first, second, ..] = &nodes[..] else {
-        run.unseen(contract::EVICTIONS, "there are no two Nodes to drain");
+        run.skip(contract::EVICTIONS, "there are no two Nodes to drain");
         return Ok(());
     };
     if !pods(run, first, second).await? {
@@ -55,8 +55,8 @@ pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
     for node in [first, second] {
         delete(&run.nodes, &node.name_any()).await?;
     }
-    let (budget, settings) = tokio::join!(budget(run, first), settings(run, second));
-    budget.and(settings)?;
+    let (budget, ()) = tokio::join!(budget(run, first), settings(run, second));
+    budget?;
     run.set_spec(json!({"drain": null})).await
 }
 
@@ -83,14 +83,14 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
     }
     let guard = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": GUARDED}}});
     run.create(&run.budgets, json!({"metadata": {"name": GUARDED}, "spec": guard})).await?;
-    let running = run.seen_pods.shared.until(run.limit(), |all| {
-        let pods = all.values().filter_map(|history| history.last());
+    let running = run.seen_pods.until(run.limit(), |all| {
+        let pods = all.values().filter_map(History::last);
         let bare = pods.filter(|pod| pod.labels().get("app") != Some(&"daemons".into()));
         (bare.filter(|pod| is_ready(pod)).count() == count).then_some(())
     });
     if running.await.is_none() {
         let all = run.seen_pods.all();
-        let late = all.values().filter_map(|history| history.last()).find(|pod| !is_ready(pod));
+        let late = all.values().filter_map(History::last).find(|pod| !is_ready(pod));
         let (pod, namespace) = (late.map(ResourceExt::name_any).unwrap_or_default(), &run.name);
         let why = format!(
             "pod {pod} of image {image} does not run on its Node: see kubectl -n {namespace} describe pod; or give --image"
@@ -98,7 +98,7 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
         for clause in
             [contract::CORDON, contract::EVICTIONS, contract::SETTINGS, contract::BLOCKED, contract::LINGERS]
         {
-            run.unseen(clause, why.clone());
+            run.skip(clause, &why);
         }
         return Ok(false);
     }
@@ -115,19 +115,17 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
 /// Clauses 5.1, 5.2, 5.4, 5.5 and 5.6: the drain of a Node with a pod that a disruption budget protects.
 async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
-    let says = |node: &Node| {
-        let (status, reason, message) = checks::condition(node, names::CONDITION_DRAINED)?;
-        (status == "False" && !reason.is_empty() && message.contains(GUARDED))
-            .then(|| format!("{reason}: {message}"))
-    };
-    let blocked = run.seen.shared.until(run.limit(), |all| {
-        let named = |history: &&History<Node>| history.last().is_some_and(|last| last.name_any() == name);
-        let history = all.values().find(named)?;
-        if history.gone.is_some() { Some(None) } else { history.last().and_then(says).map(Some) }
+    let blocked = run.seen.until(run.limit(), |all| {
+        let history = of_name(all, &name).next()?;
+        if history.gone.is_some() {
+            return Some(None);
+        }
+        let message = checks::obstacle(history.last()?, names::CONDITION_DRAINED);
+        message.filter(|message| message.contains(GUARDED)).map(Some)
     });
     let blocked = blocked.await;
-    let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
     if !matches!(blocked, Some(None)) {
+        let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
         sleep_until(deleted.unwrap_or_else(Instant::now) + LINGERS + OBSERVED).await;
     }
     let is_gone = run.seen.of(&name).is_none_or(|history| history.gone.is_some());
@@ -135,60 +133,59 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
         pod.gone.is_some() || pod.last().is_some_and(|pod| deletion_requested(pod).is_some())
     });
     match blocked {
-        Some(Some(said)) => run.kept(contract::BLOCKED, said),
-        _ if is_gone || evicted => run.unseen(contract::BLOCKED, "nothing held the drain up"),
-        _ => run.broken(contract::BLOCKED, format!("{name} waits for pod {GUARDED} and does not say so")),
+        Some(Some(message)) => run.pass(contract::BLOCKED, message),
+        _ if is_gone || evicted => run.skip(contract::BLOCKED, "nothing held the drain up"),
+        _ => run.fail(contract::BLOCKED, format!("{name} waits for pod {GUARDED} and does not say so")),
     }
     if is_gone || evicted {
         let what = if evicted { "its pod was deleted" } else { "it went with its pod on it" };
-        run.broken(contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
+        run.fail(contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
     }
     if is_gone {
-        run.broken(contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
+        run.fail(contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
         return Ok(());
     }
     if run.machines().await?.is_some_and(|lines| machines_of(&lines, node).is_empty()) {
-        run.broken(contract::LINGERS, format!("the machine of {name} was gone with pod {GUARDED} on it"));
+        run.fail(contract::LINGERS, format!("the machine of {name} was gone with pod {GUARDED} on it"));
     }
     delete(&run.budgets, GUARDED).await?;
     let Some(gone) = run.seen.gone(&name, run.limit()).await else {
-        run.broken(contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
+        run.fail(contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
         return Ok(());
     };
     // List at once: as long as the Node existed, its machine may have existed, too.
     match run.machines().await? {
         Some(lines) if machines_of(&lines, node).is_empty() => {
-            run.kept(contract::FINALIZER_LAST, format!("{name} went after its machine"));
+            run.pass(contract::FINALIZER_LAST, format!("{name} went after its machine"));
         }
-        Some(_) => run.broken(contract::FINALIZER_LAST, format!("{name} is gone, and its machine is there")),
-        None => run.unseen(contract::FINALIZER_LAST, "needs --machines"),
+        Some(_) => run.fail(contract::FINALIZER_LAST, format!("{name} is gone, and its machine is there")),
+        None => run.skip(contract::FINALIZER_LAST, "needs --machines"),
     }
     if !evicted {
         let seen = format!("{name} waited for the budget of pod {GUARDED}, and for no DaemonSet");
-        run.kept(contract::EVICTIONS, seen);
+        run.pass(contract::EVICTIONS, seen);
     }
-    let states = run.seen.of(&name).map(|history| history.states()).unwrap_or_default();
-    run.checked(contract::CORDON, checks::cordoned_first(&states));
-    let pod_gone = run.seen_pods.of(GUARDED).and_then(|pod| pod.gone);
-    if pod_gone.is_none_or(|pod_gone| pod_gone > gone + SLACK) {
-        run.broken(contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
-    } else {
-        run.kept(contract::LINGERS, format!("{name} went after its pod"));
-    }
+    run.checked(contract::CORDON, checks::cordoned_first(&run.seen.states(&name)));
+    let is_pod_gone =
+        run.seen_pods.of(GUARDED).is_some_and(|pod| pod.gone.is_some_and(|at| at <= gone + SLACK));
+    let lingered = is_pod_gone.then(|| format!("{name} went after its pod"));
+    run.checked(
+        contract::LINGERS,
+        lingered.ok_or_else(|| format!("{name} was gone with pod {GUARDED} on it")),
+    );
     Ok(())
 }
 
 /// Clause 5.3: the drain of a Node with pods that may not be evicted before the NodeSet's drain timeout.
-async fn settings(run: &TestRun, node: &Node) -> anyhow::Result<()> {
+async fn settings(run: &TestRun, node: &Node) {
     let name = node.name_any();
     let is_gone = run.seen.gone(&name, run.limit() + DRAIN_TIMEOUT).await.is_some();
-    let kept = evicted_in_time(run, &name, is_gone);
-    if kept.is_ok() && !is_gone {
-        run.broken(contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
-    } else {
-        run.checked(contract::SETTINGS, kept);
+    match evicted_in_time(run, &name, is_gone) {
+        Ok(_) if !is_gone => {
+            run.fail(contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
+        }
+        checked => run.checked(contract::SETTINGS, checked),
     }
-    Ok(())
 }
 
 /// Checks the times at which the deletion of each pod was requested.
@@ -196,7 +193,7 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
     let history = run.seen.of(name);
     let deleted = history.as_ref().and_then(|node| node.last()?.metadata.deletion_timestamp.as_ref());
     let deleted = deleted.ok_or_else(|| format!("{name} went with its pods on it"))?.0;
-    let requested = |pod: &str| run.seen_pods.of(pod)?.states().iter().find_map(deletion_requested);
+    let requested = |pod: &str| run.seen_pods.states(pod).iter().find_map(deletion_requested);
     let mut last = None;
     for pod in KEPT {
         let Some(at) = requested(pod) else {

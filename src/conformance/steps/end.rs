@@ -30,28 +30,25 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
     call("delete the DaemonSet", run.daemons.delete_collection(&params, &all)).await?;
     call("delete pods", run.pods.delete_collection(&params, &all)).await?;
     let left = |all: &Histories<Pod>| all.values().all(|pod| has_left(run, pod)).then_some(());
-    let _ = run.seen_pods.shared.until(run.limit(), left).await;
+    let _ = run.seen_pods.until(run.limit(), left).await;
     forced(run).await?;
     for (what, which) in [(LOST, "never had a machine"), (BARE, "has no set")] {
         let name = run.by_hand(what);
         delete(&run.nodes, &name).await?;
         let gone = run.seen.gone(&name, run.limit()).await;
-        let is = |what| format!("{name}, which {which}, {what}");
+        let is = |state| format!("{name}, which {which}, {state}");
         run.checked(contract::LEAVES, gone.map(|_| is("is gone")).ok_or_else(|| is("is still there")));
         if let Some(gone) = gone.filter(|_| what == BARE) {
             lingered(run, &name, gone);
         }
     }
     run.set_spec(json!({"replicas": 0})).await?;
-    let gone = run
-        .seen
-        .shared
-        .until(run.limit(), |all| (!existing(all).iter().any(|node| run.is_of_set(node))).then_some(()));
-    let gone = gone.await.map(|()| "the set has shrunk to nothing".to_owned());
-    run.checked(
-        contract::ROLLS,
-        gone.ok_or_else(|| "Nodes are left although the set is to have none".to_owned()),
-    );
+    let are_gone =
+        |all: &Histories<Node>| (!existing(all).iter().any(|node| run.is_of_set(node))).then_some(());
+    match run.seen.until(run.limit(), are_gone).await {
+        Some(()) => run.pass(contract::ROLLS, "the set has shrunk to nothing"),
+        None => run.fail(contract::ROLLS, "Nodes are left although the set is to have none"),
+    }
     Ok(())
 }
 
@@ -59,13 +56,13 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
 fn lingered(run: &TestRun, name: &str, gone: Instant) {
     let deleted = run.seen.of(name).and_then(|history| history.since(checks::is_leaving)).unwrap_or(gone);
     let lasted = gone.duration_since(deleted);
+    let gone = format!("{name} was gone after {lasted:.1?}");
     // Times of the API server are whole seconds.
-    let checked = if lasted + Duration::from_secs(1) < LINGERS {
-        Err(format!("{name} was gone after {lasted:.1?}, and the class's deletionTimeout is {LINGERS:?}"))
+    if lasted + Duration::from_secs(1) < LINGERS {
+        run.fail(contract::LINGERS, format!("{gone}, and the class's deletionTimeout is {LINGERS:?}"));
     } else {
-        Ok(format!("{name} was gone after {lasted:.1?}, with a deletionTimeout of {LINGERS:?}"))
-    };
-    run.checked(contract::LINGERS, checked);
+        run.pass(contract::LINGERS, format!("{gone}, with a deletionTimeout of {LINGERS:?}"));
+    }
 }
 
 /// Returns true if the pod is gone, or if its Node is gone and nothing can end the pod until
@@ -83,18 +80,18 @@ async fn forced(run: &TestRun) -> anyhow::Result<()> {
         call(action, run.nodes.delete(&name, &DeleteParams::default())).await?.left().unwrap_or_default();
     run.free(&name).await?;
     if run.args.machines.is_none() {
-        run.unseen(contract::ORPHANS, "needs --machines");
+        run.skip(contract::ORPHANS, "needs --machines");
         return Ok(());
     }
     let has_none =
         |lines: &Option<Vec<String>>| machines_of(lines.as_deref().unwrap_or_default(), &node).is_empty();
-    let gone = run.until(async || run.machines().await, has_none).await?;
-    let gone = gone
-        .map(|_| format!("the machine of {name} went with its Node, whose finalizer was taken off by force"));
-    run.checked(
-        contract::ORPHANS,
-        gone.map_err(|_| format!("the machine of {name} is there, and its Node is not")),
-    );
+    let checked = match run.until(async || run.machines().await, has_none).await? {
+        Ok(_) => {
+            Ok(format!("the machine of {name} went with its Node, whose finalizer was taken off by force"))
+        }
+        Err(_) => Err(format!("the machine of {name} is there, and its Node is not")),
+    };
+    run.checked(contract::ORPHANS, checked);
     Ok(())
 }
 
@@ -102,20 +99,20 @@ async fn forced(run: &TestRun) -> anyhow::Result<()> {
 pub(super) async fn check_history(run: &TestRun) -> anyhow::Result<()> {
     run.checked(contract::OTHER_CLASSES, classes::others_stay(run).await?);
     let all = run.seen.all();
-    let (foreign, ours): (Vec<_>, Vec<_>) = all
-        .values()
-        .map(History::states)
-        .partition(|states| states.first().is_some_and(|node| node.name_any() == run.by_hand(FOREIGN)));
-    let foreign = foreign.into_iter().next().unwrap_or_default();
+    let name = run.by_hand(FOREIGN);
+    let is_ours = |history: &&History<Node>| history.last().is_none_or(|node| node.name_any() != name);
+    let ours: Vec<Vec<Node>> = all.values().filter(is_ours).map(History::states).collect();
+    let foreign = run.seen.states(&name);
     let lines = run.machines().await?.unwrap_or_default();
-    let machine = foreign.last().and_then(|node| machines_of(&lines, node).into_iter().next());
-    run.checked(
-        contract::OTHER_NODES,
-        match machine {
-            Some(line) => Err(format!("a Node of the controller {NOBODY} has a machine: {line}")),
-            None => checks::untouched(&foreign),
-        },
-    );
+    match foreign.last().and_then(|node| machines_of(&lines, node).into_iter().next()) {
+        Some(line) => {
+            run.fail(
+                contract::OTHER_NODES,
+                format!("a Node of the controller {NOBODY} has a machine: {line}"),
+            );
+        }
+        None => run.checked(contract::OTHER_NODES, checks::untouched(&foreign)),
+    }
     let stays = ours.iter().try_for_each(|states| checks::rest_stays(states).map(drop));
     run.checked(contract::REST, stays.map(|()| format!("{} Nodes kept what others wrote", ours.len())));
     run.checked(contract::NUMBER, number(run, &ours).await?);
@@ -125,11 +122,9 @@ pub(super) async fn check_history(run: &TestRun) -> anyhow::Result<()> {
 /// Clause 2.2.
 async fn number(run: &TestRun, lives: &[Vec<Node>]) -> anyhow::Result<checks::Checked> {
     let by_hand = [BARE, TORN, LOST].map(|what| run.by_hand(what));
-    let stranger = lives
-        .iter()
-        .filter_map(|states| states.first())
-        .find(|node| !by_hand.contains(&node.name_any()) && node.owner_references().is_empty());
-    if let Some(node) = stranger {
+    let mut first = lives.iter().filter_map(|states| states.first());
+    let is_unknown = |node: &&Node| !by_hand.contains(&node.name_any()) && node.owner_references().is_empty();
+    if let Some(node) = first.find(is_unknown) {
         return Ok(Err(format!("Node {} was made by nobody here", node.name_any())));
     }
     let set = call(format_args!("read NodeSet {}", run.name), run.sets.get(&run.name)).await?;

@@ -3,7 +3,7 @@
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::ResourceExt;
-use kube_node_api::{NodeClass, NodeSetStatus, names};
+use kube_node_api::{NodeSetStatus, names};
 use serde_json::{Value, json};
 
 use super::classes;
@@ -22,10 +22,8 @@ pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
     let settled =
         run.set_is(|status| status.replicas == replicas && status.available_replicas == replicas).await?;
     if let Err(NodeSetStatus { available_replicas: available, .. }) = settled {
-        run.broken(
-            contract::ROLLS,
-            format!("{available} of {replicas} Nodes are available after two were drained"),
-        );
+        let why = format!("{available} of {replicas} Nodes are available after two were drained");
+        run.fail(contract::ROLLS, why);
         return Ok(());
     }
     let usual = || run.given.capacity.is_some().then(|| json!({"capacity": {ROLLOUT_RESOURCE: "1"}}));
@@ -34,14 +32,14 @@ pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
     let revision = if let Some(change) = &change {
         Some(new_revision(run, change, before).await?)
     } else {
-        run.unseen(contract::FOLLOWS, "the class has no capacity to change: give --change");
+        run.skip(contract::FOLLOWS, "the class has no capacity to change: give --change");
         None
     };
     // Created while the rollout is paused, so of the current revision.
     run.set_spec(json!({"replicas": all})).await?;
     let grown = run.set_is(|status| status.ready_replicas == all).await?;
     if let Err(NodeSetStatus { ready_replicas: ready, .. }) = grown {
-        run.broken(contract::ROLLS, format!("{ready} of {all} Nodes are Ready after a scale-up"));
+        run.fail(contract::ROLLS, format!("{ready} of {all} Nodes are Ready after a scale-up"));
         return Ok(());
     }
     if revision.is_none() {
@@ -51,7 +49,7 @@ pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
     run.set_spec(json!({"paused": null})).await?;
     match &run.args.restart {
         Some(command) => drop(user_commands::run(command).await?),
-        None => run.unseen(contract::RESTART, "needs --restart"),
+        None => run.skip(contract::RESTART, "needs --restart"),
     }
     let old = run.at_work().len();
     let rolled = run.set_is(|status| {
@@ -65,18 +63,16 @@ pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
         Ok(_) => {
             let what =
                 revision.as_ref().map_or_else(|| "made anew".to_owned(), |new| format!("of revision {new}"));
-            run.kept(contract::ROLLS, format!("{all} Nodes are {what}"));
+            run.pass(contract::ROLLS, format!("{all} Nodes are {what}"));
             if run.args.restart.is_some() {
                 run.checked(contract::RESTART, restarted(run, old).await?);
             }
         }
         Err(NodeSetStatus { updated_replicas: updated, available_replicas: available, .. }) => {
             let clause = if run.args.restart.is_some() { contract::RESTART } else { contract::ROLLS };
-            let name = &run.name;
-            run.broken(
-                clause,
-                format!("{updated} of {all} Nodes are new, {available} available: kube-node explain {name}"),
-            );
+            let (name, counts) =
+                (&run.name, format!("{updated} of {all} Nodes are new, {available} available"));
+            run.fail(clause, format!("{counts}: kube-node explain {name}"));
         }
     }
     revisions(run, revision.as_deref());
@@ -87,13 +83,18 @@ pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
 async fn new_revision(run: &TestRun, change: &Value, before: &str) -> anyhow::Result<String> {
     let class = run.patch(&run.classes, &run.name, json!({ "spec": change })).await?;
     let revision = run.revision(Some(before)).await?;
-    let wanted = class.metadata.generation;
-    let follows = run.class_is(|class| classes::generation(class) >= wanted).await?;
-    let said = |class: NodeClass| classes::generation(&class).unwrap_or_default();
-    let follows = follows.map(|class| format!("it speaks of generation {}", said(class))).map_err(|class| {
-        format!("it speaks of generation {}, and the class has {}", said(class), wanted.unwrap_or_default())
-    });
-    run.checked(contract::FOLLOWS, follows);
+    let desired = class.metadata.generation;
+    let follows = run.class_is(|class| classes::generation(class) >= desired).await?;
+    let (Ok(class) | Err(class)) = &follows;
+    let observed = classes::generation(class).unwrap_or_default();
+    let observed = format!("it speaks of generation {observed}");
+    match follows {
+        Ok(_) => run.pass(contract::FOLLOWS, observed),
+        Err(_) => run.fail(
+            contract::FOLLOWS,
+            format!("{observed}, and the class has {}", desired.unwrap_or_default()),
+        ),
+    }
     let seen = run.set_is(|status| status.update_revision.as_ref() == Some(&revision)).await?;
     anyhow::ensure!(
         seen.is_ok(),
@@ -122,13 +123,9 @@ async fn restarted(run: &TestRun, old: usize) -> anyhow::Result<Checked> {
 /// Clause 3.2: the revisions that Nodes were made from.
 fn revisions(run: &TestRun, revision: Option<&str>) {
     // The last Ready state of each Node.
-    let nodes: Vec<Node> = run
-        .seen
-        .all()
-        .values()
-        .filter_map(|history| history.states().into_iter().rev().find(is_ready))
-        .filter(|node| run.is_of_set(node))
-        .collect();
+    let all = run.seen.all();
+    let last = all.values().filter_map(|history| history.states().into_iter().rev().find(is_ready));
+    let nodes: Vec<Node> = last.filter(|node| run.is_of_set(node)).collect();
     let resource = match &run.args.change {
         None => Some(ROLLOUT_RESOURCE.to_owned()),
         Some(change) => new_resource(change, run),
@@ -138,7 +135,7 @@ fn revisions(run: &TestRun, revision: Option<&str>) {
         .and_then(|(revision, resource)| checks::from_revisions(&nodes, &resource, revision));
     match checked {
         Some(checked) => run.checked(contract::REVISION, checked),
-        None => run.unseen(contract::REVISION, "its Nodes do not report the resources of their class"),
+        None => run.skip(contract::REVISION, "its Nodes do not report the resources of their class"),
     }
 }
 
