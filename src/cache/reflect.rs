@@ -11,7 +11,7 @@ use kube::{
     },
 };
 use kube_ext::{
-    error::chain,
+    error::{chain, refusal},
     watch::{self, InitialList, WatchError, WatchEvent, WatchRequest},
 };
 use serde::de::DeserializeOwned;
@@ -131,7 +131,7 @@ where
             Ok(Event::Apply(object)) => cache.apply(V::from(object)),
             Ok(Event::Delete(object)) => cache.remove(&V::from(object).key()),
             Err(error) => {
-                let code = status_code(&error).filter(|_| !cache.in_sync());
+                let code = refusal(&error).map(|status| status.code).filter(|_| !cache.in_sync());
                 go_on(code, &kind, error)?;
             }
         }
@@ -158,16 +158,6 @@ fn go_on(
         }
     };
     Err(ReflectError { message, source: Box::new(error) })
-}
-
-/// HTTP status of a refusal by the API server.
-fn status_code(error: &watcher::Error) -> Option<u16> {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status.code),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -11,13 +11,9 @@ use futures::StreamExt;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use kube::{
     Api, Client,
-    core::Status,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, watch_object},
-    },
+    runtime::{WatchStreamExt, watcher::watch_object},
 };
-use kube_ext::process::say;
+use kube_ext::{error::refusal, process::say};
 use kube_node_api::{GoDuration, NodeSet};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -75,17 +71,13 @@ pub(super) async fn follow(
     progress: impl Fn(Option<&NodeSet>) -> Progress,
 ) -> anyhow::Result<()> {
     let mut display = Display::new(line_interval);
-    let watch = watch(client, name, &mut display, progress);
-    let done = if limit.0.is_zero() {
-        watch.await?
-    } else if let Ok(done) = timeout(limit.0, watch).await {
-        done?
-    } else {
+    let time = if limit.0.is_zero() { Duration::MAX } else { limit.0 };
+    let Ok(done) = timeout(time, watch(client, name, &mut display, progress)).await else {
         let last = display.last.map_or_else(|| "nothing was heard of it".to_owned(), |last| last.text());
         bail!("timed out after {limit}: {last}");
     };
     drop(display);
-    say(done);
+    say(done?);
     Ok(())
 }
 
@@ -101,45 +93,29 @@ async fn watch(
     loop {
         let change = tokio::select! {
             change = changes.next() => change,
-            () = &mut unobserved, if !is_warned && !display.is_observed() => {
+            () = &mut unobserved, if !is_warned && display.last.as_ref().is_none_or(|last| !last.is_observed) => {
                 is_warned = true;
                 display.note("No operator has looked at it yet: does one run? kube-node doctor finds out.");
                 continue;
             }
         };
-        match change {
-            Some(Ok(set)) => {
-                is_broken = false;
-                match progress(set.as_ref()) {
-                    Progress::Done(text) => return Ok(text),
-                    Progress::Failed(why) => bail!(why),
-                    Progress::Waiting(waiting) => display.show(waiting),
-                }
-            }
-            Some(Err(error)) => match status(&error) {
+        let Some(change) = change else {
+            bail!("the watch of NodeSet {name} ended by itself: start the command again");
+        };
+        let was_broken = std::mem::replace(&mut is_broken, change.is_err());
+        match change.map(|set| progress(set.as_ref())) {
+            Ok(Progress::Done(text)) => return Ok(text),
+            Ok(Progress::Failed(reason)) => bail!(reason),
+            Ok(Progress::Waiting(waiting)) => display.show(waiting),
+            Err(error) => match refusal(&error) {
                 // A retry cannot succeed: the identity is unknown or has no right to watch.
                 Some(status) if matches!(status.code, 401 | 403) => {
                     bail!("cannot watch NodeSet {name}: {}", status.message);
                 }
-                _ if is_broken => {}
-                _ => {
-                    is_broken = true;
-                    display.note("The watch broke: trying again...");
-                }
+                _ if was_broken => {}
+                _ => display.note("The watch broke: trying again..."),
             },
-            None => bail!("the watch of NodeSet {name} ended by itself: start the command again"),
         }
-    }
-}
-
-/// The API server's response in an error, if there was one.
-fn status(error: &watcher::Error) -> Option<&Status> {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status),
-        _ => None,
     }
 }
 
@@ -158,10 +134,6 @@ impl Display {
     fn new(line_interval: Duration) -> Self {
         let is_terminal = io::stderr().is_terminal() && io::stdout().is_terminal();
         Self { bar: is_terminal.then(bar), most: 0, line_interval, printed: None, last: None }
-    }
-
-    fn is_observed(&self) -> bool {
-        self.last.as_ref().is_some_and(|last| last.is_observed)
     }
 
     fn show(&mut self, waiting: Waiting) {

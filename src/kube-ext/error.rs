@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use kube::core::Status;
+
 /// An error and its causes in one line. A refusal by the API server contributes its message only: kube's own
 /// text contains the whole object.
 #[must_use]
@@ -20,6 +22,12 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// The API server's response in an error or in one of its causes, if there was one.
+#[must_use]
+pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    status(error).or_else(|| refusal(error.source()?))
+}
+
 fn own_text(error: &(dyn Error + 'static)) -> String {
     match status(error) {
         Some(status) if !status.message.is_empty() => status.message.clone(),
@@ -27,7 +35,7 @@ fn own_text(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::Status> {
+fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     // A boxed source is an error of its own type.
     let boxed = error.downcast_ref::<Box<kube::Error>>().map(|boxed| &**boxed);
     match boxed.or_else(|| error.downcast_ref())? {
