@@ -27,6 +27,30 @@ where
     Ok(call(format_args!("list {what}"), api.list(params)).await?.items)
 }
 
+/// Objects per page of [`list_pages`].
+const PAGE: u32 = 500;
+
+/// Lists objects page by page, since thousands of them are megabytes, and passes each to `visit`.
+pub async fn list_pages<K>(
+    api: &Api<K>,
+    what: &str,
+    params: ListParams,
+    visit: impl FnMut(K),
+) -> Result<(), ApiError>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let (mut params, mut visit) = (params.limit(PAGE), visit);
+    loop {
+        let page = call(format_args!("list {what}"), api.list(&params)).await?;
+        page.items.into_iter().for_each(&mut visit);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// Applies a merge patch under this field manager.
 pub async fn patch<K>(api: &Api<K>, name: &str, manager: &str, change: Value) -> Result<K, ApiError>
 where

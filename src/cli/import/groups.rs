@@ -4,9 +4,8 @@
 //! Amounts of bytes that are close to each other therefore form one shape with the smallest of them: pods
 //! that fit on the copy fit on all.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::Resources;
 use kube_node_planner::quantity::{self, ParseQuantityError};
 use serde_json::{Value, json};
@@ -44,16 +43,16 @@ impl Import {
         prefix: &str,
         node_controller: &str,
     ) -> Result<Self, ParseQuantityError> {
-        let mut shapes: Vec<Group<'_>> = Vec::new();
-        for machine_template in machine_templates {
-            match shapes.iter_mut().find(|group| group.is_of(&machine_template.shape)) {
-                Some(group) => group.add(machine_template),
-                None => shapes.push(Group::new(machine_template)),
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for member in machine_templates {
+            match groups.iter_mut().find(|group| group.is_of(&member.shape)) {
+                Some(group) => group.add(member),
+                None => groups.push(Group { least: member.shape.clone(), members: vec![member] }),
             }
         }
         let (mut class_names, mut set_names) = (Names::default(), Names::default());
         let mut import = Self { classes: Vec::new(), sets: Vec::new() };
-        for group in shapes {
+        for group in groups {
             let machine_type = group.least.machine_type.as_deref().unwrap_or("node");
             let name = class_names.free(&format!("{prefix}{machine_type}"));
             import.classes.push(object("NodeClass", &name, &group.spec(node_controller)?));
@@ -71,10 +70,6 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn new(machine_template: &'a MachineTemplate) -> Self {
-        Self { least: machine_template.shape.clone(), members: vec![machine_template] }
-    }
-
     fn is_of(&self, shape: &Shape) -> bool {
         let own = &self.least;
         own.machine_type == shape.machine_type
@@ -84,10 +79,10 @@ impl<'a> Group<'a> {
             && are_close(&own.allocatable, &shape.allocatable)
     }
 
-    fn add(&mut self, machine_template: &'a MachineTemplate) {
-        take_least(&mut self.least.capacity, &machine_template.shape.capacity);
-        take_least(&mut self.least.allocatable, &machine_template.shape.allocatable);
-        self.members.push(machine_template);
+    fn add(&mut self, member: &'a MachineTemplate) {
+        take_least(&mut self.least.capacity, &member.shape.capacity);
+        take_least(&mut self.least.allocatable, &member.shape.allocatable);
+        self.members.push(member);
     }
 
     fn spec(&self, node_controller: &str) -> Result<Value, ParseQuantityError> {
@@ -114,10 +109,9 @@ impl<'a> Group<'a> {
     fn sets(&self, prefix: &str, class: &str, names: &mut Names) -> Vec<Value> {
         let mut alike: Vec<(&MachineTemplate, i32)> = Vec::new();
         for member in &self.members {
-            match alike
-                .iter_mut()
-                .find(|(first, _)| first.labels == member.labels && first.taints == member.taints)
-            {
+            let is_alike =
+                |first: &MachineTemplate| (&first.labels, &first.taints) == (&member.labels, &member.taints);
+            match alike.iter_mut().find(|(first, _)| is_alike(first)) {
                 Some((_, count)) => *count += 1,
                 None => alike.push((member, 1)),
             }
@@ -154,16 +148,18 @@ fn are_close(one: &Resources, other: &Resources) -> bool {
 
 fn take_least(amounts: &mut Resources, others: &Resources) {
     for (name, amount) in amounts {
-        let is_less = |other: &&Quantity| matches!((quantity::nanos(other), quantity::nanos(amount)), (Ok(other), Ok(own)) if other < own);
-        if let Some(less) = others.get(name).filter(is_less) {
-            *amount = less.clone();
+        if let Some(other) = others.get(name)
+            && let (Ok(theirs), Ok(own)) = (quantity::nanos(other), quantity::nanos(amount))
+            && theirs < own
+        {
+            *amount = other.clone();
         }
     }
 }
 
-/// Names in use of one kind, each with the number of objects that wanted it.
+/// Names in use of one kind.
 #[derive(Debug, Default)]
-struct Names(BTreeMap<String, usize>);
+struct Names(BTreeSet<String>);
 
 impl Names {
     /// Makes a free name of lower-case letters, digits and hyphens; appends a number if the name is taken.
@@ -173,15 +169,12 @@ impl Names {
         // Leaves space for a number.
         let base: String = whole.trim_matches('-').chars().take(SET_NAME_MAX - 5).collect();
         let base = base.trim_end_matches('-');
-        loop {
-            let count = self.0.entry(base.to_owned()).or_default();
-            *count += 1;
-            let name = if *count == 1 { base.to_owned() } else { format!("{base}-{count}") };
-            if *count == 1 || !self.0.contains_key(&name) {
-                self.0.entry(name.clone()).or_insert(1);
-                return name;
-            }
+        let (mut name, mut count) = (base.to_owned(), 1);
+        while !self.0.insert(name.clone()) {
+            count += 1;
+            name = format!("{base}-{count}");
         }
+        name
     }
 }
 

@@ -3,7 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::{
+    api::core::v1::{Node, Taint},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::ResourceExt;
 use kube_node_api::{Resources, names};
 use kube_node_planner::quantity;
 
@@ -59,26 +63,22 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
     nodes.sort_by_key(|node| node.metadata.name.as_deref());
     for node in nodes {
         let Some(shape) = Shape::of(node) else {
-            let name = node.metadata.name.as_deref().unwrap_or_default();
-            omitted.push(format!("Node {name} is left out: it has not said what it has"));
+            omitted.push(format!("Node {} is left out: it has not said what it has", node.name_any()));
             continue;
         };
-        let mut labels = node.metadata.labels.clone().unwrap_or_default();
+        let mut labels = node.labels().clone();
         labels.retain(|key, _| {
             if OWN_LABELS.contains(&key.as_str()) || key.starts_with("kube-node.io/") {
                 return false;
             }
-            let why = if naming.contains(key) {
-                ": it differs from Node to Node"
-            } else if unwanted.contains(key) {
-                ", as asked"
-            } else if is_protected(key) {
-                ": a NodeClass may not make pods trust its nodes"
-            } else {
-                return true;
-            };
-            omitted.push(format!("label {key} is left out{why}"));
-            false
+            let reasons = [
+                (naming.contains(key), ": it differs from Node to Node"),
+                (unwanted.contains(key), ", as asked"),
+                (is_protected(key), ": a NodeClass may not make pods trust its nodes"),
+            ];
+            let reason = reasons.iter().find(|(holds, _)| *holds);
+            omitted.extend(reason.map(|(_, reason)| format!("label {key} is left out{reason}")));
+            reason.is_none()
         });
         let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
         taints.retain_mut(|taint| {
@@ -100,11 +100,9 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
 
 /// Returns true for the labels that the admission policy kube-node-protected-labels forbids.
 fn is_protected(key: &str) -> bool {
-    key.split_once('/').is_some_and(|(prefix, _)| {
-        prefix == "node-role.kubernetes.io"
-            || prefix == "node-restriction.kubernetes.io"
-            || prefix.ends_with(".node-restriction.kubernetes.io")
-    })
+    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
+    matches!(prefix, "node-role.kubernetes.io" | "node-restriction.kubernetes.io")
+        || prefix.ends_with(".node-restriction.kubernetes.io")
 }
 
 /// Label keys with a different value on each Node. Topology keys are never such, even with one Node in each zone.
@@ -133,25 +131,20 @@ fn foreign_system(node: &Node) -> Option<String> {
 impl Shape {
     fn of(node: &Node) -> Option<Self> {
         let status = node.status.as_ref()?;
-        let some = |amounts: Option<&Resources>| {
-            let mut amounts = amounts.cloned().unwrap_or_default();
-            // Amounts of zero are left out: every Node has zero of other resources.
-            amounts.retain(|_, amount| quantity::nanos(amount).is_ok_and(|amount| amount > 0));
-            amounts
-        };
-        let capacity = some(status.capacity.as_ref());
-        let mut allocatable = some(status.allocatable.as_ref());
-        allocatable.retain(|name, _| capacity.contains_key(name));
+        // Amounts of zero are left out: every Node has zero of other resources.
+        let is_some = |amount: &Quantity| quantity::nanos(amount).is_ok_and(|amount| amount > 0);
+        let mut capacity = status.capacity.clone().unwrap_or_default();
+        capacity.retain(|_, amount| is_some(amount));
+        let mut allocatable = status.allocatable.clone().unwrap_or_default();
+        allocatable.retain(|name, amount| is_some(amount) && capacity.contains_key(name));
         let info = status.node_info.as_ref();
-        let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let label = |key| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let runtime = info.and_then(|info| info.container_runtime_version.split_once("://"));
+        let runtime = runtime.filter(|(name, version)| !name.is_empty() && !version.is_empty());
         (!capacity.is_empty()).then(|| Self {
-            machine_type: label(MACHINE_TYPE).filter(|text| !text.is_empty()),
-            kubelet: info.and_then(|info| said(&info.kubelet_version)),
-            runtime: info
-                .and_then(|info| info.container_runtime_version.split_once("://"))
-                .map(|(name, version)| (name.to_owned(), version.to_owned()))
-                .filter(|(name, version)| !name.is_empty() && !version.is_empty()),
+            machine_type: node.labels().get(MACHINE_TYPE).and_then(text),
+            kubelet: info.and_then(|info| text(&info.kubelet_version)),
+            runtime: runtime.map(|(name, version)| (name.to_owned(), version.to_owned())),
             capacity,
             allocatable,
         })

@@ -6,20 +6,17 @@
 mod groups;
 mod machine_template;
 
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
-use kube_ext::call::call;
+use kube_ext::objects::list_pages;
 use serde::Deserialize;
 
 use self::{groups::Import as Imported, machine_template::MachineTemplate};
 use super::{access::ClusterArgs, manifest};
-
-/// Nodes per page: a list of thousands is megabytes.
-const PAGE: u32 = 500;
 
 /// Arguments of `import`.
 #[derive(Debug, Args)]
@@ -56,16 +53,14 @@ struct Source {
 
 impl Import {
     /// Prints the objects, and on standard error the parts of the Nodes that are left out.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let nodes = match &self.source.file {
             Some(file) => {
-                let list: Nodes = serde_norway::from_str(&manifest::read(file)?).with_context(|| {
-                    format!(
-                        "{} is no list of Nodes: write it with kubectl get nodes --output=json",
-                        file.display()
-                    )
-                })?;
-                list.items
+                let file_name = file.display();
+                let wrong = || {
+                    format!("{file_name} is no list of Nodes: write it with kubectl get nodes --output=json")
+                };
+                serde_norway::from_str::<Nodes>(&manifest::read(file)?).with_context(wrong)?.items
             }
             None => self.list().await?,
         };
@@ -82,21 +77,15 @@ impl Import {
         }
         let (nodes, sets, classes) = (machine_templates.len(), imported.sets.len(), imported.classes.len());
         eprintln!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses");
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     async fn list(&self) -> anyhow::Result<Vec<Node>> {
-        let api: Api<Node> = Api::all(self.cluster.client().await?);
-        let (selector, mut nodes) = (self.selector.clone(), Vec::new());
-        let mut params = ListParams { label_selector: selector, limit: Some(PAGE), ..ListParams::default() };
-        loop {
-            let page = call("list Nodes", api.list(&params)).await?;
-            nodes.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(nodes),
-            }
-        }
+        let api = Api::all(self.cluster.client().await?);
+        let params = ListParams { label_selector: self.selector.clone(), ..ListParams::default() };
+        let mut nodes = Vec::new();
+        list_pages(&api, "Nodes", params, |node| nodes.push(node)).await?;
+        Ok(nodes)
     }
 }
 
