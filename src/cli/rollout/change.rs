@@ -1,7 +1,8 @@
 //! Changes made by `pause`, `resume` and `restart`, decided from the NodeSet as it was read. No I/O.
 
-use anyhow::bail;
+use anyhow::ensure;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube_node_api::{
     NodeSet,
     names::{ANNOTATION_RESTARTED_AT, ANNOTATION_RESUMED_AT},
@@ -13,21 +14,18 @@ use crate::set_status::name;
 
 /// Pauses the rollout.
 pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
-    if is_paused(set) {
-        bail!("nodesets.kube-node.io {:?} is already paused", name(set));
-    }
+    ensure!(!is_paused(set), "nodesets.kube-node.io {:?} is already paused", name(set));
     Ok(change(set, "paused", json!({"spec": {"paused": true}})))
 }
 
 /// Resumes a rollout that was paused or has halted itself.
 pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
     let halted = halted_at(set);
-    if !is_paused(set) && halted.is_none() {
-        bail!(
-            "nodesets.kube-node.io {:?} is not paused, and no rollout of it that halted itself is to be resumed",
-            name(set)
-        );
-    }
+    ensure!(
+        is_paused(set) || halted.is_some(),
+        "nodesets.kube-node.io {:?} is not paused, and no rollout of it that halted itself is to be resumed",
+        name(set)
+    );
     let mut patch = json!({});
     if is_paused(set) {
         patch["spec"]["paused"] = Value::Null;
@@ -42,9 +40,8 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
 
 /// Requests the replacement of every Node created before `at`, a whole second.
 pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
-    if is_paused(set) {
-        bail!("can't restart a paused nodeset: run `kube-node rollout resume {}` first", name(set));
-    }
+    let name = name(set);
+    ensure!(!is_paused(set), "can't restart a paused nodeset: run `kube-node rollout resume {name}` first");
     Ok(change(set, "restarted", json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: written(at)}}})))
 }
 
@@ -85,12 +82,8 @@ pub(super) fn restarted_at(set: &NodeSet) -> Option<Timestamp> {
     time(set, ANNOTATION_RESTARTED_AT)
 }
 
-fn annotation<'a>(set: &'a NodeSet, key: &str) -> Option<&'a str> {
-    set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
 fn time(set: &NodeSet, key: &str) -> Option<Timestamp> {
-    annotation(set, key)?.parse().ok()
+    set.annotations().get(key)?.parse().ok()
 }
 
 /// RFC 3339 in whole seconds, as in all times of Kubernetes.

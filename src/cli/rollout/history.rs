@@ -5,27 +5,22 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Node};
-use kube::{
-    Api, Client,
-    api::ListParams,
-    core::{ObjectMeta, PartialObjectMeta},
-};
+use kube::{Api, Client, ResourceExt, api::ListParams, core::PartialObjectMeta};
 use kube_ext::objects::list;
 use kube_node_api::{
     NodeSet,
     names::{LABEL_NODECLASS, LABEL_NODESET, LABEL_REVISION},
 };
-use serde_json::Value;
 
 use super::{Namespace, Set, access::read_set, change::subject};
 use crate::{
     set_status::name,
     table::Table,
-    text::{NAMES_MAX, age, names},
+    text::{NAMES_MAX, age_or_dash, names},
 };
 
 /// Arguments of `rollout history`.
@@ -71,34 +66,30 @@ pub(super) struct Entry {
     /// Name, for example `v1-9f86d08188`.
     pub(super) name: String,
     /// Number and content; `None` if only Nodes or the NodeSet still name the revision.
-    pub(super) stored: Option<Stored>,
+    object: Option<ControllerRevision>,
     /// Number of the NodeSet's Nodes at this revision.
     nodes: usize,
 }
 
-/// Content of a `ControllerRevision`.
-#[derive(Clone, Debug)]
-pub(super) struct Stored {
-    /// Revision number; higher is newer.
-    pub(super) number: i64,
-    created: Option<Timestamp>,
-    machine: Value,
-}
-
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.stored {
-            Some(stored) => write!(f, "{} ({})", stored.number, self.name),
+        match self.number() {
+            Some(number) => write!(f, "{number} ({})", self.name),
             None => write!(f, "{} (gone)", self.name),
         }
     }
 }
 
 impl Entry {
+    /// Number of the revision; higher is newer.
+    fn number(&self) -> Option<i64> {
+        self.object.as_ref().map(|object| object.revision)
+    }
+
     /// The machine as YAML, after a comment line that names the revision.
     fn yaml(&self, class: &str) -> anyhow::Result<String> {
-        let machine = self.stored.as_ref().map_or(&Value::Null, |stored| &stored.machine);
-        let yaml = serde_norway::to_string(machine).context("the machine cannot be written as YAML")?;
+        let machine = self.object.as_ref().and_then(|object| object.data.as_ref());
+        let yaml = serde_norway::to_string(&machine).context("the machine cannot be written as YAML")?;
         Ok(format!("# NodeClass {class}, revision {self}\n{}", yaml.trim_end()))
     }
 }
@@ -114,34 +105,28 @@ impl History {
         let api = Api::<PartialObjectMeta<Node>>::all(client.clone());
         let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={name}"));
         let nodes = list(&api, &format!("the Nodes of NodeSet {name}"), &of_set).await?;
-        Ok(Self::new(set, namespace, revisions, nodes.iter().map(|node| &node.metadata)))
+        Ok(Self::new(set, namespace, revisions, &nodes))
     }
 
     /// Combines the revisions of the NodeSet's class with the Nodes of the NodeSet.
-    fn new<'a>(
+    fn new(
         set: &NodeSet,
         namespace: &str,
         revisions: Vec<ControllerRevision>,
-        nodes: impl Iterator<Item = &'a ObjectMeta>,
+        nodes: &[PartialObjectMeta<Node>],
     ) -> Self {
         let class = set.spec.node_class_name.clone();
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
-        let entry = |name: &str| Entry { name: name.to_owned(), stored: None, nodes: 0 };
-        for revision in revisions {
-            let object = revision.metadata.name.unwrap_or_default();
-            let Some(name) = object.strip_prefix(&format!("{class}-")) else { continue };
-            let stored = Stored {
-                number: revision.revision,
-                created: revision.metadata.creation_timestamp.map(|time| time.0),
-                machine: revision.data.map_or(Value::Null, |data| data.0),
-            };
-            entries.insert(name.to_owned(), Entry { stored: Some(stored), ..entry(name) });
+        let entry = |name: &str| Entry { name: name.to_owned(), object: None, nodes: 0 };
+        for object in revisions {
+            let full_name = object.name_any();
+            let Some(name) = full_name.strip_prefix(&format!("{class}-")) else { continue };
+            entries.insert(name.to_owned(), Entry { object: Some(object), ..entry(name) });
         }
         let mut of_other_classes = 0;
-        for node in nodes {
-            let label = |key: &str| node.labels.as_ref().and_then(|labels| labels.get(key));
-            match label(LABEL_REVISION) {
-                Some(name) if label(LABEL_NODECLASS) == Some(&class) => {
+        for labels in nodes.iter().map(ResourceExt::labels) {
+            match labels.get(LABEL_REVISION) {
+                Some(name) if labels.get(LABEL_NODECLASS) == Some(&class) => {
                     entries.entry(name.clone()).or_insert_with(|| entry(name)).nodes += 1;
                 }
                 _ => of_other_classes += 1,
@@ -151,31 +136,30 @@ impl History {
             entries.entry(pinned.clone()).or_insert_with(|| entry(pinned));
         }
         let mut entries: Vec<Entry> = entries.into_values().collect();
-        entries.sort_by_key(|entry| entry.stored.as_ref().map(|stored| stored.number));
+        entries.sort_by_key(Entry::number);
         Self { class, namespace: namespace.to_owned(), entries, of_other_classes }
     }
 
     /// Stored revisions, oldest first.
-    pub(super) fn stored(&self) -> impl DoubleEndedIterator<Item = (&Entry, &Stored)> {
-        self.entries.iter().filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
+    pub(super) fn stored(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.object.is_some())
     }
 
     /// Finds a revision by name, with or without the class as prefix, or by number.
     pub(super) fn find(&self, text: &str) -> anyhow::Result<&Entry> {
         let short = text.strip_prefix(&format!("{}-", self.class)).unwrap_or(text);
-        let is_it = |(entry, stored): &(&Entry, &Stored)| {
-            entry.name == text || entry.name == short || text.parse() == Ok(stored.number)
+        let number = text.parse().ok();
+        let is_it = |entry: &&Entry| {
+            entry.name == text || entry.name == short || (number.is_some() && entry.number() == number)
         };
-        match self.stored().find(is_it) {
-            Some((entry, _)) => Ok(entry),
-            None => bail!("there is no revision {text}: {}", self.there_are()),
-        }
+        let unknown = || format!("there is no revision {text}: {}", self.there_are());
+        self.stored().find(is_it).with_context(unknown)
     }
 
     /// The available revisions, as the end of a sentence.
     pub(super) fn there_are(&self) -> String {
         // Newest first.
-        let stored: Vec<String> = self.stored().rev().map(|(entry, _)| entry.to_string()).collect();
+        let stored: Vec<String> = self.stored().rev().map(Entry::to_string).collect();
         if stored.is_empty() {
             return format!(
                 "namespace {} has none of NodeClass {}; another one can be named with --namespace",
@@ -198,15 +182,15 @@ impl History {
                 ("current", is(&status.current_revision)),
                 ("update", is(&status.update_revision)),
                 ("pinned", is(&set.spec.revision)),
-                ("gone", entry.stored.is_none()),
+                ("gone", entry.object.is_none()),
             ];
             let notes: Vec<_> = notes.into_iter().filter(|(_, holds)| *holds).map(|(note, _)| note).collect();
-            let stored = entry.stored.as_ref();
-            let created = stored.and_then(|stored| stored.created);
+            let created =
+                entry.object.as_ref().and_then(|object| object.metadata.creation_timestamp.as_ref());
             table.row([
-                stored.map_or_else(|| "-".to_owned(), |stored| stored.number.to_string()),
+                entry.number().map_or_else(|| "-".to_owned(), |number| number.to_string()),
                 entry.name.clone(),
-                created.map_or_else(|| "-".to_owned(), |created| age(created, now)),
+                age_or_dash(created.map(|created| created.0), now),
                 entry.nodes.to_string(),
                 notes.join(", "),
             ]);
@@ -236,15 +220,12 @@ pub(super) mod tests {
             }))
             .unwrap()
         });
-        let nodes: Vec<ObjectMeta> = nodes
-            .iter()
-            .map(|revision| {
-                let class = if revision.is_empty() { "large" } else { "medium" };
-                serde_json::from_value(json!({"labels": {LABEL_NODECLASS: class, LABEL_REVISION: revision}}))
-                    .unwrap()
-            })
-            .collect();
-        History::new(set, "kube-node-system", revisions.collect(), nodes.iter())
+        let nodes = nodes.iter().map(|revision| {
+            let class = if revision.is_empty() { "large" } else { "medium" };
+            let labels = json!({LABEL_NODECLASS: class, LABEL_REVISION: revision});
+            serde_json::from_value(json!({"metadata": {"labels": labels}})).unwrap()
+        });
+        History::new(set, "kube-node-system", revisions.collect(), &nodes.collect::<Vec<_>>())
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod state;
 mod status;
 mod undo;
 
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -61,9 +61,9 @@ struct Namespace {
 
 impl Rollout {
     /// Runs the command.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
-        let said = match self.action {
+        let message = match self.action {
             Action::Status(status) => return status.run(&client).await,
             Action::History(show) => show.run(&client).await?,
             Action::Undo(undo) => undo.run(&client).await?,
@@ -79,8 +79,8 @@ impl Rollout {
                 access::change_set(&client, &name, |set| change::resume(set, Timestamp::now())).await?
             }
         };
-        super::say(said);
-        Ok(ExitCode::SUCCESS)
+        super::say(message);
+        Ok(())
     }
 }
 

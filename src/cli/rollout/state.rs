@@ -29,8 +29,7 @@ pub(super) fn state(set: &NodeSet) -> Progress {
         return unobserved("nodeset spec update");
     }
     let progressing = condition(status, "Progressing");
-    let late =
-        progressing.filter(|condition| condition.status == "False" && condition.reason == DEADLINE_EXCEEDED);
+    let late = progressing.filter(|own| own.status == "False" && own.reason == DEADLINE_EXCEEDED);
     let halt = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
     if let Some(halted) = halt.or(late.map(|condition| &condition.last_transition_time)) {
         if is_resumed_since(set, halted.0) {
@@ -42,27 +41,24 @@ pub(super) fn state(set: &NodeSet) -> Progress {
     let complete = progressing.filter(|condition| {
         status.rollout.is_none() && condition.status == "False" && condition.reason == "Complete"
     });
-    let replicas = set.spec.replicas;
-    match complete {
-        // Annotations do not change the generation: a completion before the restart does not count.
-        Some(complete)
-            if status.updated_replicas >= replicas
-                && replicas > 0
-                && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0) =>
-        {
-            unobserved("the restart")
-        }
-        Some(_) if status.updated_replicas >= replicas => {
-            Progress::Done(format!("nodeset {name:?} successfully rolled out"))
-        }
+    let Some(complete) = complete else {
+        return Progress::Waiting(waiting(set, status, finish(set, status, progressing)));
+    };
+    let (replicas, updated) = (set.spec.replicas, status.updated_replicas);
+    if updated < replicas {
         // The partition keeps old Nodes on purpose.
-        Some(_) if partition(set) > 0 && !is_on_delete(set) => Progress::Done(format!(
-            "partitioned roll out complete: {} new nodes have been updated",
-            status.updated_replicas
-        )),
-        Some(complete) => Progress::Done(format!("nodeset {name:?} rolled out: {}", complete.message)),
-        None => Progress::Waiting(waiting(set, status, finish(set, status, progressing))),
+        return Progress::Done(if partition(set) > 0 && !is_on_delete(set) {
+            format!("partitioned roll out complete: {updated} new nodes have been updated")
+        } else {
+            format!("nodeset {name:?} rolled out: {}", complete.message)
+        });
     }
+    // Annotations do not change the generation: a completion before the restart does not count.
+    if replicas > 0 && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0)
+    {
+        return unobserved("the restart");
+    }
+    Progress::Done(format!("nodeset {name:?} successfully rolled out"))
 }
 
 fn is_on_delete(set: &NodeSet) -> bool {
@@ -77,41 +73,36 @@ fn partition(set: &NodeSet) -> i32 {
 
 /// Remaining work of a rollout, in kubectl's words for a Deployment.
 fn finish(set: &NodeSet, status: &NodeSetStatus, progressing: Option<&Condition>) -> String {
-    let (wanted, updated, available) =
-        (set.spec.replicas, status.updated_replicas, status.available_replicas);
+    let (desired, updated) = (set.spec.replicas, status.updated_replicas);
+    let (available, partition) = (status.available_replicas, partition(set));
     let old = status.rollout.as_ref().map_or(0, |rollout| rollout.outdated);
-    let left = if updated < wanted - partition(set) && !is_on_delete(set) {
-        format!("{updated} out of {wanted} new nodes have been updated")
-    } else if old > partition(set) {
-        format!("{} old nodes are pending termination", old - partition(set))
-    } else if available < wanted {
-        format!("{available} of {wanted} updated nodes are available")
+    let left = if updated < desired - partition && !is_on_delete(set) {
+        format!("{updated} out of {desired} new nodes have been updated")
+    } else if old > partition {
+        format!("{} old nodes are pending termination", old - partition)
+    } else if available < desired {
+        format!("{available} of {desired} updated nodes are available")
     } else {
-        progressing.map_or_else(
-            || "nothing is known about its progress".to_owned(),
-            |condition| condition.message.clone(),
-        )
+        let message = progressing.map(|condition| condition.message.as_str());
+        message.unwrap_or("nothing is known about its progress").to_owned()
     };
     let paused = if is_paused(set) { "it is paused: " } else { "" };
     format!("Waiting for nodeset {:?} rollout to finish: {paused}{left}...", name(set))
 }
 
 fn waiting(set: &NodeSet, status: &NodeSetStatus, line: String) -> Waiting {
-    let rollout = status.rollout.as_ref();
+    let NodeSetStatus { updated_replicas: updated, available_replicas: available, rollout, .. } = status;
+    let (desired, rollout) = (set.spec.replicas, rollout.as_ref());
     let old = rollout.map_or(0, |rollout| rollout.outdated);
-    let done = rollout.map_or(status.available_replicas, |rollout| rollout.available).min(set.spec.replicas);
+    let done = rollout.map_or(*available, |rollout| rollout.available).min(desired);
     // The condition's message may be part of the line already.
     let delay = delay(status).filter(|(_, message)| !line.contains(message));
-    let steps = |count: i32| u64::try_from(count).unwrap_or(0);
     Waiting {
         line,
         delay: delay.map(|(reason, message)| format!("{reason}: {message}")),
-        counts: format!(
-            "{done}/{}: updated {}, available {}, old {old}",
-            set.spec.replicas, status.updated_replicas, status.available_replicas
-        ),
-        done: steps(done),
-        total: steps(set.spec.replicas),
+        counts: format!("{done}/{desired}: updated {updated}, available {available}, old {old}"),
+        done: u64::try_from(done).unwrap_or(0),
+        total: u64::try_from(desired).unwrap_or(0),
         is_observed: true,
     }
 }
@@ -173,15 +164,15 @@ mod tests {
 
     #[test]
     fn what_is_left_is_said_as_kubectl_says_it() {
-        let says = |change: &Value, text: &str| {
+        let expect = |change: &Value, text: &str| {
             assert_eq!(line(change), format!("Waiting for nodeset \"workers\" rollout to finish: {text}..."));
         };
-        says(&rolling(1, 3, 2), "1 out of 3 new nodes have been updated");
-        says(&rolling(3, 3, 2), "2 old nodes are pending termination");
-        says(&rolling(3, 2, 0), "2 of 3 updated nodes are available");
-        says(&rolling(3, 3, 0), "going on");
+        expect(&rolling(1, 3, 2), "1 out of 3 new nodes have been updated");
+        expect(&rolling(3, 3, 2), "2 old nodes are pending termination");
+        expect(&rolling(3, 2, 0), "2 of 3 updated nodes are available");
+        expect(&rolling(3, 3, 0), "going on");
         let paused = with(rolling(1, 3, 2), "spec", json!({"paused": true}));
-        says(&paused, "it is paused: 1 out of 3 new nodes have been updated");
+        expect(&paused, "it is paused: 1 out of 3 new nodes have been updated");
     }
 
     #[test]
@@ -212,9 +203,8 @@ mod tests {
 
     #[test]
     fn old_nodes_that_are_kept_on_purpose_are_no_rollout() {
-        let kept = "all 3 nodes are available, 2 of them keep an older revision";
-        let complete =
-            json!({"status": {"updatedReplicas": 1, "conditions": [progressing("False", "Complete", kept)]}});
+        let message = "all 3 nodes are available, 2 of them keep an older revision";
+        let complete = json!({"status": {"updatedReplicas": 1, "conditions": [progressing("False", "Complete", message)]}});
         let done = |spec: Value| match state(&set(&with(complete.clone(), "spec", spec))) {
             Progress::Done(text) => text,
             other => panic!("{other:?}"),
@@ -222,15 +212,15 @@ mod tests {
         let partition = json!({"strategy": {"rollingUpdate": {"partition": 2}}});
         assert_eq!(done(partition.clone()), "partitioned roll out complete: 1 new nodes have been updated");
         let on_delete = json!({"strategy": {"type": "OnDelete"}});
-        assert_eq!(done(on_delete.clone()), format!("nodeset \"workers\" rolled out: {kept}"));
+        assert_eq!(done(on_delete.clone()), format!("nodeset \"workers\" rolled out: {message}"));
         // A restart leaves the Nodes outdated and changes no condition.
         let mut restarted = with(complete.clone(), "spec", on_delete.clone());
         restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
         assert!(matches!(state(&set(&restarted)), Progress::Done(_)));
-        let says = |change, spec| line(&with(change, "spec", spec));
-        assert!(says(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
-        assert!(says(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));
-        assert!(says(rolling(1, 2, 2), on_delete).contains("2 old nodes are pending"));
+        let line = |change, spec| line(&with(change, "spec", spec));
+        assert!(line(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
+        assert!(line(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));
+        assert!(line(rolling(1, 2, 2), on_delete).contains("2 old nodes are pending"));
     }
 
     #[test]

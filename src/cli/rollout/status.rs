@@ -2,7 +2,7 @@
 //!
 //! Standard output gets the lines that kubectl would print; on a terminal a progress bar replaces them.
 
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{ArgAction, Args};
@@ -29,7 +29,7 @@ pub(super) struct Status {
 
 impl Status {
     /// Returns exit code 0 if the rollout is complete, or an error if it failed or timed out.
-    pub(super) async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
+    pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
         let Self { set: Set { name }, watch, timeout } = self;
         let set = read_set(client, &name).await?;
         if !watch {
@@ -38,14 +38,13 @@ impl Status {
                 Progress::Failed(why) => bail!(why),
                 Progress::Waiting(waiting) => say(waiting.text()),
             }
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
         let uid = set.metadata.uid;
         let progress = |set: Option<&NodeSet>| match set.filter(|set| set.metadata.uid == uid) {
             Some(set) => state(set),
             None => Progress::Failed(format!("nodeset {name:?} has been deleted")),
         };
-        follow(client, &name, timeout, Duration::ZERO, progress).await?;
-        Ok(ExitCode::SUCCESS)
+        follow(client, &name, timeout, Duration::ZERO, progress).await
     }
 }

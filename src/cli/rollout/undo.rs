@@ -1,7 +1,7 @@
 //! `kube-node rollout undo`: pins a NodeSet to a revision by `spec.revision`, or removes the pin. The class
 //! stays unchanged, since other NodeSets may use it.
 
-use anyhow::bail;
+use anyhow::{Context, ensure};
 use clap::Args;
 use kube::{Api, Client, api::ListParams};
 use kube_ext::objects::list;
@@ -40,10 +40,9 @@ impl Undo {
         }
         let set = read_set(client, &name).await?;
         let history = History::read(client, &set, &namespace.namespace).await?;
-        let api = Api::<NodeSet>::all(client.clone());
         let others = match to_revision {
             Some(_) => Vec::new(),
-            None => list(&api, "NodeSets", &ListParams::default()).await?,
+            None => list(&Api::all(client.clone()), "NodeSets", &ListParams::default()).await?,
         };
         change_set(client, &name, |set| {
             let entry = match &to_revision {
@@ -61,37 +60,33 @@ impl Undo {
 fn previous<'a>(set: &NodeSet, history: &'a History, sets: &[NodeSet]) -> anyhow::Result<&'a Entry> {
     let status = set.status.as_ref();
     let update = status.and_then(|status| status.update_revision.as_ref());
-    let Some(target) = set.spec.revision.as_ref().or(update) else {
-        bail!("NodeSet {} has no revision yet: there is nothing to go back from", name(set));
-    };
+    let target = set.spec.revision.as_ref().or(update).with_context(|| {
+        format!("NodeSet {} has no revision yet: there is nothing to go back from", name(set))
+    })?;
     let current = status.and_then(|status| status.current_revision.as_ref());
     if let Some(current) = current.filter(|current| *current != target) {
         return history.find(current);
     }
-    let Some((newest, _)) = history.stored().rev().find(|(entry, _)| entry.name != *target) else {
-        bail!("there is no revision to go back to: {}", history.there_are());
-    };
-    let strangers: Vec<&str> = sets.iter().filter(|other| mixes(set, other)).map(name).collect();
-    if !strangers.is_empty() {
-        bail!(
-            "the revision before may be another set's, since {} changes NodeClass {} by other overrides: choose one with --to-revision; {}",
-            strangers.join(", "),
-            history.class,
-            history.there_are()
-        );
-    }
+    let newest = history.stored().rev().find(|entry| entry.name != *target);
+    let newest =
+        newest.with_context(|| format!("there is no revision to go back to: {}", history.there_are()))?;
+    let others: Vec<&str> = sets.iter().filter(|other| mixes(set, other)).map(name).collect();
+    ensure!(
+        others.is_empty(),
+        "the revision before may be another set's, since {} changes NodeClass {} by other overrides: choose one with --to-revision; {}",
+        others.join(", "),
+        history.class,
+        history.there_are()
+    );
     Ok(newest)
 }
 
 /// Returns true if `other` makes other machines from the same class, so that its revisions are among those of `set`.
 fn mixes(set: &NodeSet, other: &NodeSet) -> bool {
-    let machine = |set: &NodeSet| {
-        // Fault injection is applied to existing Nodes in place and makes no revision.
-        set.spec
-            .class_overrides
-            .clone()
-            .map(|overrides| ClassOverrides { failures: None, ..overrides })
-            .unwrap_or_default()
+    // Fault injection is applied to existing Nodes in place and makes no revision.
+    let machine = |set: &NodeSet| ClassOverrides {
+        failures: None,
+        ..set.spec.class_overrides.clone().unwrap_or_default()
     };
     name(set) != name(other)
         && set.spec.node_class_name == other.spec.node_class_name
@@ -105,15 +100,12 @@ fn pin(set: &NodeSet, entry: &Entry) -> Change {
             message: format!("{} skipped rollback (already pinned to revision {entry})", subject(set)),
         };
     }
-    let paused = if is_paused(set) {
-        format!("; it is paused: its nodes follow after `kube-node rollout resume {}`", name(set))
-    } else {
-        String::new()
-    };
-    Change {
-        patch: Some(json!({"spec": {"revision": entry.name}})),
-        message: format!("{} rolled back to revision {entry}{paused}", subject(set)),
+    let mut message = format!("{} rolled back to revision {entry}", subject(set));
+    if is_paused(set) {
+        message +=
+            &format!("; it is paused: its nodes follow after `kube-node rollout resume {}`", name(set));
     }
+    Change { patch: Some(json!({"spec": {"revision": entry.name}})), message }
 }
 
 fn unpin(set: &NodeSet) -> Change {
