@@ -49,7 +49,7 @@ pub(super) async fn server(client: &Client) -> anyhow::Result<Finding> {
 }
 
 /// Checks the CRDs.
-pub(super) async fn kinds(client: &Client) -> anyhow::Result<Finding> {
+pub(super) async fn crds(client: &Client) -> anyhow::Result<Finding> {
     Ok(match checks(client).outdated_definition().await? {
         Some(problem) => Finding::bad(problem).hint("kube-node setup installs them, too"),
         None => Finding::good("NodeClass and NodeSet are those of this version"),
@@ -86,12 +86,11 @@ pub(super) async fn operator(client: &Client) -> anyhow::Result<Finding> {
 }
 
 /// Findings about the NodeSets that have not reached their goal.
-pub(super) async fn sets(client: &Client) -> anyhow::Result<Vec<Finding>> {
-    let api = Api::<NodeSet>::all(client.clone());
-    let sets = objects::list(&api, "NodeSets", &ListParams::default()).await?;
-    let mut found: Vec<Finding> = sets.iter().filter_map(set).collect();
+pub(super) async fn sets(client: &Client) -> anyhow::Result<Vec<anyhow::Result<Finding>>> {
+    let sets = objects::list(&Api::all(client.clone()), "NodeSets", &ListParams::default()).await?;
+    let mut found: Vec<_> = sets.iter().filter_map(set).map(Ok).collect();
     if found.is_empty() {
-        found.push(Finding::good(format!("{0} of {0} have all their nodes", sets.len())));
+        found.push(Ok(Finding::good(format!("{0} of {0} have all their nodes", sets.len()))));
     }
     Ok(found)
 }

@@ -40,23 +40,24 @@ pub(super) struct Finding {
     pub(super) severity: Severity,
     /// Subject of the check, in a word or two.
     pub(super) topic: &'static str,
-    pub(super) says: String,
+    #[serde(rename = "says")]
+    pub(super) message: String,
     /// Advice and further lines of evidence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) hints: Vec<String>,
 }
 
 impl Finding {
-    pub(super) fn good(says: impl Into<String>) -> Self {
-        Self { severity: Severity::Good, topic: "", says: says.into(), hints: Vec::new() }
+    pub(super) fn good(message: impl Into<String>) -> Self {
+        Self { severity: Severity::Good, topic: "", message: message.into(), hints: Vec::new() }
     }
 
-    pub(super) fn odd(says: impl Into<String>) -> Self {
-        Self { severity: Severity::Odd, ..Self::good(says) }
+    pub(super) fn odd(message: impl Into<String>) -> Self {
+        Self { severity: Severity::Odd, ..Self::good(message) }
     }
 
-    pub(super) fn bad(says: impl Into<String>) -> Self {
-        Self { severity: Severity::Bad, ..Self::good(says) }
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self { severity: Severity::Bad, ..Self::good(message) }
     }
 
     /// Result of a check under its topic. A check that could not be made is a finding, too.
@@ -83,13 +84,9 @@ impl fmt::Display for Finding {
             Severity::Odd => "note",
             Severity::Bad => "BAD",
         };
-        write!(f, "{mark:<5}{:<13}{}", self.topic, self.says)?;
-        for hint in &self.hints {
-            for line in hint.lines() {
-                write!(f, "\n{:<18}{line}", "")?;
-            }
-        }
-        Ok(())
+        write!(f, "{mark:<5}{:<13}{}", self.topic, self.message)?;
+        let mut lines = self.hints.iter().flat_map(|hint| hint.lines());
+        lines.try_for_each(|line| write!(f, "\n{:<18}{line}", ""))
     }
 }
 
@@ -104,7 +101,7 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
 }
 
 /// The failed container of a pod, and true if the log of its previous run is the one to read.
-pub(super) fn speaker(pod: &Pod) -> Option<(String, bool)> {
+pub(super) fn failed_container(pod: &Pod) -> Option<(String, bool)> {
     let status = pod.status.as_ref()?;
     let containers = status.init_container_statuses.iter().flatten();
     let mut containers = containers.chain(status.container_statuses.iter().flatten());
@@ -119,54 +116,49 @@ pub(super) fn speaker(pod: &Pod) -> Option<(String, bool)> {
 
 /// Secrets that a pod mounts and cannot start without.
 pub(super) fn needed_secrets(pod: &Pod) -> Vec<String> {
-    let mut secrets = Vec::new();
-    for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
-        let whole = volume.secret.as_ref().filter(|secret| secret.optional != Some(true));
-        secrets.extend(whole.and_then(|secret| secret.secret_name.clone()));
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let secrets = volumes.flat_map(|volume| {
+        let whole = volume.secret.iter().map(|secret| (secret.secret_name.as_ref(), secret.optional));
         let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
         let parts = sources.filter_map(|source| source.secret.as_ref());
-        secrets
-            .extend(parts.filter(|secret| secret.optional != Some(true)).map(|secret| secret.name.clone()));
-    }
-    secrets
+        whole.chain(parts.map(|secret| (Some(&secret.name), secret.optional)))
+    });
+    secrets.filter(|(_, optional)| *optional != Some(true)).filter_map(|(name, _)| name.cloned()).collect()
 }
 
 /// Node of a certificate signing request; `None` for requests that are not of a node.
 pub(super) fn node_of(csr: &CertificateSigningRequest) -> Option<&str> {
     let own = csr.spec.username.as_deref().and_then(|user| user.strip_prefix(USER_PREFIX));
-    let bound = csr.spec.extra.as_ref().and_then(|extra| extra.get("authentication.kubernetes.io/node-name"));
-    own.or_else(|| bound?.first().map(String::as_str))
+    let bound = || csr.spec.extra.as_ref()?.get("authentication.kubernetes.io/node-name")?.first();
+    own.or_else(|| bound().map(String::as_str))
 }
 
 /// Reason why a certificate signing request gets no certificate, with advice; `None` if it has one or may soon get
 /// one.
 pub(super) fn refusal(csr: &CertificateSigningRequest, now: Timestamp) -> Option<(String, &'static str)> {
     let status = csr.status.clone().unwrap_or_default();
-    let condition = |r#type: &str| status.conditions.iter().flatten().find(|c| c.type_ == r#type);
-    for (r#type, what, advice) in [
-        ("Denied", "denied", "the approver compares it with the Node: delete the pod to begin anew"),
-        ("Failed", "the signer failed", "read the logs of kube-controller-manager"),
-    ] {
-        if let Some(c) = condition(r#type) {
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            return Some((format!("{what}: {}: {}", text(&c.reason), text(&c.message)), advice));
-        }
+    let condition = |r#type: &str| {
+        let found = status.conditions.iter().flatten().find(|own| own.type_ == r#type)?;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Some(format!("{}: {}", text(&found.reason), text(&found.message)))
+    };
+    if let Some(why) = condition("Denied") {
+        let advice = "the approver compares it with the Node: delete the pod to begin anew";
+        return Some((format!("denied: {why}"), advice));
+    }
+    if let Some(why) = condition("Failed") {
+        return Some((format!("the signer failed: {why}"), "read the logs of kube-controller-manager"));
     }
     let age = csr.metadata.creation_timestamp.as_ref().map_or(0, |time| now.duration_since(time.0).as_secs());
     if status.certificate.is_some() || age < SIGNED_WITHIN {
         return None;
     }
-    Some(if condition("Approved").is_some() {
-        (
-            format!("approved, and not signed for {age} s"),
-            "kube-controller-manager signs: it needs --cluster-signing-cert-file and --cluster-signing-key-file",
-        )
-    } else {
-        (
-            format!("not approved for {age} s"),
-            "the operator approves: it must run, and serve the provider kubemark",
-        )
-    })
+    if condition("Approved").is_some() {
+        let advice = "kube-controller-manager signs: it needs --cluster-signing-cert-file and --cluster-signing-key-file";
+        return Some((format!("approved, and not signed for {age} s"), advice));
+    }
+    let advice = "the operator approves: it must run, and serve the provider kubemark";
+    Some((format!("not approved for {age} s"), advice))
 }
 
 /// Age of a Lease's last renewal, in seconds; `None` if it was never renewed.
@@ -183,13 +175,13 @@ pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
         None => Some(format!("{node} (no Lease)")),
     });
     let (all, stale) = (ages.len(), stale.collect::<Vec<_>>());
-    if stale.is_empty() {
+    let (count, names) = (stale.len(), list(&stale));
+    if count == 0 {
         return Finding::good(format!(
             "the machines of {all} pods renew their Leases: they reach the API server"
         ));
     }
-    let (count, stale) = (stale.len(), list(&stale));
-    Finding::bad(format!("{count} of {all} machines whose pods run do not reach the API server: {stale}"))
+    Finding::bad(format!("{count} of {all} machines whose pods run do not reach the API server: {names}"))
         .hint("see the logs of their pods: kubectl logs -n kubemark -l name=hollow-node --tail=50")
         .hint("a NetworkPolicy, a DNS name or a certificate without the server's in-cluster address can be the cause; a machine in a silent phase (spec.failures.mode) looks the same")
 }

@@ -27,24 +27,24 @@ fn a_pod_in_trouble_is_told_with_the_container_to_ask() {
         why.starts_with("CrashLoopBackOff: container hollow-kubelet exited with code 1: error: Node a"),
         "{why}"
     );
-    assert_eq!(speaker(&crashed), Some(("hollow-kubelet".to_owned(), true)));
+    assert_eq!(failed_container(&crashed), Some(("hollow-kubelet".to_owned(), true)));
     let killed =
         pod(&container(&json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), &json!({})));
-    assert_eq!(speaker(&killed), Some(("hollow-kubelet".to_owned(), false)));
+    assert_eq!(failed_container(&killed), Some(("hollow-kubelet".to_owned(), false)));
     // A container that never ran has no log.
     let pull = pod(&container(
         &json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
         &json!({}),
     ));
     assert!(trouble(&pull).unwrap().contains("no such image"));
-    assert_eq!(speaker(&pull), None);
+    assert_eq!(failed_container(&pull), None);
 }
 
 #[test]
 fn a_pod_that_works_or_begins_is_left_alone() {
     for state in [json!({"running": {}}), json!({"waiting": {"reason": "ContainerCreating"}})] {
         let pod = pod(&container(&state, &json!({"restartCount": 2})));
-        assert_eq!((trouble(&pod), speaker(&pod)), (None, None));
+        assert_eq!((trouble(&pod), failed_container(&pod)), (None, None));
     }
 }
 
@@ -73,16 +73,16 @@ fn csr(status: &Value) -> CertificateSigningRequest {
 fn a_request_that_is_stuck_says_who_has_to_answer() {
     let at = |text: &str| text.parse::<Timestamp>().unwrap();
     let (soon, late) = (at("2026-01-01T00:00:05Z"), at("2026-01-01T00:01:00Z"));
-    let said = |status: Value, now| {
-        refusal(&csr(&status), now).map(|(says, hint)| format!("{says}; {hint}")).unwrap_or_default()
+    let refused = |status: Value, now| {
+        refusal(&csr(&status), now).map(|(why, hint)| format!("{why}; {hint}")).unwrap_or_default()
     };
-    assert_eq!(said(json!({}), soon), "", "it may come");
-    assert!(said(json!({}), late).starts_with("not approved for 60 s; the operator approves"));
+    assert_eq!(refused(json!({}), soon), "", "it may come");
+    assert!(refused(json!({}), late).starts_with("not approved for 60 s; the operator approves"));
     let approved = json!([{"type": "Approved", "status": "True"}]);
-    assert!(said(json!({"conditions": approved}), late).starts_with("approved, and not signed for 60 s"));
-    assert_eq!(said(json!({"conditions": approved, "certificate": "Q0VSVA=="}), late), "");
+    assert!(refused(json!({"conditions": approved}), late).starts_with("approved, and not signed for 60 s"));
+    assert_eq!(refused(json!({"conditions": approved, "certificate": "Q0VSVA=="}), late), "");
     let denied = json!([{"type": "Denied", "status": "True", "reason": "OtherNode", "message": "UID"}]);
-    assert!(said(json!({"conditions": denied}), soon).starts_with("denied: OtherNode: UID"));
+    assert!(refused(json!({"conditions": denied}), soon).starts_with("denied: OtherNode: UID"));
     assert_eq!(node_of(&csr(&json!({}))), Some("a"));
 }
 
@@ -97,9 +97,9 @@ fn a_machine_without_a_fresh_lease_does_not_reach_the_server() {
     ]));
     assert_eq!(bad.severity, Severity::Bad);
     assert!(
-        bad.says.contains("2 of 3 machines") && bad.says.contains("b (Lease 40 s old), c (no Lease)"),
+        bad.message.contains("2 of 3 machines") && bad.message.contains("b (Lease 40 s old), c (no Lease)"),
         "{}",
-        bad.says
+        bad.message
     );
 }
 

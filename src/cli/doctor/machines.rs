@@ -28,7 +28,9 @@ use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
 use super::{
     cluster::checks,
-    findings::{Finding, age, list, needed_secrets, node_of, reachability, refusal, speaker, trouble},
+    findings::{
+        Finding, age, failed_container, list, needed_secrets, node_of, reachability, refusal, trouble,
+    },
 };
 use crate::hollow_nodes::{Row, row};
 
@@ -47,7 +49,7 @@ const LEAVING_MAX: SignedDuration = SignedDuration::from_mins(1);
 struct HostingCluster {
     client: Client,
     /// Suffix for messages; empty for this cluster.
-    whose: String,
+    suffix: String,
     pods: Vec<Pod>,
 }
 
@@ -60,15 +62,15 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
         Err(error) => return vec![found.remove(0), Finding::of("pods", Err(error.into()))],
     };
     let (mut clusters, count) = (Vec::new(), found.len());
-    match pods(client, &ListParams::default().labels(LABEL)).await {
+    match pods(client, LABEL).await {
         Ok(mut pods) => {
             // In this cluster a pod without the label may be one of its own machines, too.
             pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == own));
-            clusters.push(HostingCluster { client: client.clone(), whose: String::new(), pods });
+            clusters.push(HostingCluster { client: client.clone(), suffix: String::new(), pods });
         }
         Err(error) => found.push(Finding::of("pods", Err(error.into()))),
     }
-    let ours = ListParams::default().labels(&format!("{LABEL},{LABEL_CLUSTER}={own}"));
+    let ours = format!("{LABEL},{LABEL_CLUSTER}={own}");
     match secrets_of_classes(client).await {
         Ok(secrets) => {
             for secret in secrets {
@@ -80,16 +82,15 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
         }
         Err(error) => found.push(Finding::of("hosting", Err(error.into()))),
     }
-    for cluster in &mut clusters {
+    clusters.retain_mut(|cluster| {
         cluster.pods.retain(|pod| !is_ending(pod, now));
-    }
-    clusters.retain(|cluster| !cluster.pods.is_empty());
+        !cluster.pods.is_empty()
+    });
     if clusters.is_empty() && found.len() == count {
         found.push(Finding::of("pods", Ok(Finding::good("no machine is a pod here"))));
     }
     for cluster in &clusters {
-        let failing = failing_pods(cluster).await.into_iter();
-        found.extend(failing.map(|finding| Finding::of("pods", Ok(finding))));
+        found.extend(failing_pods(cluster).await.into_iter().map(|failing| Finding::of("pods", Ok(failing))));
         found.push(Finding::of("credentials", credentials(cluster).await));
     }
     let pods: Vec<&Pod> = clusters.iter().flat_map(|cluster| &cluster.pods).collect();
@@ -114,15 +115,16 @@ async fn secrets_of_classes(client: &Client) -> Result<BTreeSet<String>, ApiErro
         Err(error) if error.is_not_found() => Vec::new(),
         classes => classes?,
     };
-    let kubemark = classes.into_iter().filter(|class| class.spec.node_controller == "kubemark");
-    Ok(kubemark.filter_map(|class| class.spec.credentials_secret_ref).map(|secret| secret.name).collect())
+    let kubemark =
+        classes.into_iter().map(|class| class.spec).filter(|spec| spec.node_controller == "kubemark");
+    Ok(kubemark.filter_map(|spec| Some(spec.credentials_secret_ref?.name)).collect())
 }
 
 /// The machines in the hosting cluster that a Secret leads to; if it cannot be read, the result of the check.
 async fn hosted(
     client: &Client,
     secret: &str,
-    ours: &ListParams,
+    ours: &str,
 ) -> Result<HostingCluster, anyhow::Result<Finding>> {
     let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
     let (there, _) = credentials.connect().await.map_err(|error| match error {
@@ -133,11 +135,12 @@ async fn hosted(
         Ok(Finding::bad(format!("the cluster of Secret {secret}: {}", error.chain()))
             .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here"))
     })?;
-    Ok(HostingCluster { client: there, whose: format!(" (cluster of Secret {secret})"), pods })
+    Ok(HostingCluster { client: there, suffix: format!(" (cluster of Secret {secret})"), pods })
 }
 
-async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, ApiError> {
-    objects::list(&Api::namespaced(client.clone(), NAMESPACE), &format!("pods in {NAMESPACE}"), ours).await
+async fn pods(client: &Client, selector: &str) -> Result<Vec<Pod>, ApiError> {
+    let (api, params) = (Api::namespaced(client.clone(), NAMESPACE), ListParams::default().labels(selector));
+    objects::list(&api, &format!("pods in {NAMESPACE}"), &params).await
 }
 
 /// Checks that the Nodes of our providers are Ready; groups the others by reason.
@@ -155,46 +158,41 @@ async fn nodes(client: &Client) -> anyhow::Result<Finding> {
 }
 
 /// Findings about the pods that do not work, with the end of their logs.
-async fn failing_pods(HostingCluster { client, whose, pods }: &HostingCluster) -> Vec<Finding> {
+async fn failing_pods(HostingCluster { client, suffix, pods }: &HostingCluster) -> Vec<Finding> {
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let mut found = Vec::new();
     for (pod, why) in pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))) {
         let name = pod.name_any();
-        let mut finding = Finding::bad(format!("{name}{whose}: {why}"));
-        if let Some((container, previous)) = speaker(pod).filter(|_| found.len() < LOGS_MAX) {
-            let params = LogParams {
-                container: Some(container),
-                previous,
-                tail_lines: Some(LOG_LINES),
-                ..LogParams::default()
-            };
+        let mut finding = Finding::bad(format!("{name}{suffix}: {why}"));
+        if let Some((container, previous)) = failed_container(pod).filter(|_| found.len() < LOGS_MAX) {
+            let (container, tail_lines) = (Some(container), Some(LOG_LINES));
+            let params = LogParams { container, previous, tail_lines, ..LogParams::default() };
             // A missing log is not worth a finding.
             let log = call(format_args!("read the log of {name}"), api.logs(&name, &params)).await;
             finding = finding.hints(log.unwrap_or_default().lines().map(|line| format!("| {line}")));
         }
-        found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more{whose}")));
+        found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more{suffix}")));
     }
     if found.is_empty() {
-        found.push(Finding::good(format!("{} carry a machine each{whose}", pods.len())));
+        found.push(Finding::good(format!("{} carry a machine each{suffix}", pods.len())));
     }
     found
 }
 
 /// Checks that the Secrets that the pods need to start exist.
-async fn credentials(HostingCluster { client, whose, pods }: &HostingCluster) -> anyhow::Result<Finding> {
+async fn credentials(HostingCluster { client, suffix, pods }: &HostingCluster) -> anyhow::Result<Finding> {
     let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let all = ListParams::default();
     let secrets = call(format_args!("list Secrets in {NAMESPACE}"), api.list_metadata(&all)).await?;
     let existing: BTreeSet<String> = secrets.iter().map(ResourceExt::name_any).collect();
-    let mut missing: Vec<String> = Vec::new();
-    for pod in pods {
-        let absent = needed_secrets(pod).into_iter().filter(|secret| !existing.contains(secret));
-        missing.extend(absent.map(|secret| format!("{secret} of pod {}", pod.name_any())));
-    }
+    let needed = pods.iter().flat_map(|pod| needed_secrets(pod).into_iter().map(move |secret| (secret, pod)));
+    let missing = needed.filter(|(secret, _)| !existing.contains(secret));
+    let missing: Vec<_> =
+        missing.map(|(secret, pod)| format!("{secret} of pod {}", pod.name_any())).collect();
     if missing.is_empty() {
-        return Ok(Finding::good(format!("every pod has the Secrets that it mounts{whose}")));
+        return Ok(Finding::good(format!("every pod has the Secrets that it mounts{suffix}")));
     }
-    Ok(Finding::bad(format!("missing Secrets{whose}: {}", list(&missing)))
+    Ok(Finding::bad(format!("missing Secrets{suffix}: {}", list(&missing)))
         .hint("the operator writes those of machines; those of provisioning.files are yours"))
 }
 
@@ -206,17 +204,15 @@ async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> anyhow::Res
     all.sort_by_key(|csr| csr.metadata.creation_timestamp.clone());
     let newest: BTreeMap<&str, &CertificateSigningRequest> =
         all.iter().filter_map(|csr| Some((node_of(csr)?, csr))).collect();
-    let stuck: Vec<(&str, (String, &str))> = pods
-        .iter()
-        .filter_map(|pod| node_name(pod))
-        .filter_map(|node| Some((node, refusal(newest.get(node)?, now)?)))
-        .collect();
-    if stuck.is_empty() {
+    let nodes = pods.iter().filter_map(|pod| node_name(pod));
+    let refused = nodes.filter_map(|node| Some((node, refusal(newest.get(node)?, now)?)));
+    let hints = refused.map(|(node, (why, hint))| [format!("{node}: {why}"), hint.to_owned()]);
+    let hints: Vec<[String; 2]> = hints.collect();
+    if hints.is_empty() {
         return Ok(Finding::good("no request of a machine waits or was refused"));
     }
-    let hints = stuck.iter().take(LOGS_MAX);
-    let hints = hints.flat_map(|(node, (says, hint))| [format!("{node}: {says}"), (*hint).to_owned()]);
-    Ok(Finding::bad(format!("{} machines have none", stuck.len())).hints(hints))
+    Ok(Finding::bad(format!("{} machines have none", hints.len()))
+        .hints(hints.into_iter().take(LOGS_MAX).flatten()))
 }
 
 /// Checks that the machines with running pods renew their Leases.
@@ -225,10 +221,9 @@ async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> anyhow::Resul
     let leases = objects::list(&api, "Leases", &ListParams::default()).await?;
     let ages: BTreeMap<String, i64> =
         leases.iter().filter_map(|lease| Some((lease.name_any(), age(lease, now)?))).collect();
-    let is_running =
-        |pod: &&&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-    let running = pods.iter().filter(is_running).filter(|pod| trouble(pod).is_none());
-    let machines = running.filter_map(|pod| node_name(pod));
+    let phase = |pod: &Pod| pod.status.as_ref()?.phase.clone();
+    let is_running = |pod: &&&Pod| phase(pod).as_deref() == Some("Running") && trouble(pod).is_none();
+    let machines = pods.iter().filter(is_running).filter_map(|pod| node_name(pod));
     Ok(reachability(&machines.map(|node| (node.to_owned(), ages.get(node).copied())).collect()))
 }
 

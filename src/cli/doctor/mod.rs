@@ -33,11 +33,7 @@ impl Doctor {
         let found = examine(&client, Timestamp::now()).await;
         match self.output {
             Output::Json => say(serde_json::to_string_pretty(&found)?),
-            Output::Text => {
-                for finding in &found {
-                    say(finding);
-                }
-            }
+            Output::Text => found.iter().for_each(say),
         }
         let is_bad = found.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -46,26 +42,19 @@ impl Doctor {
 
 /// Runs all checks. Without our CRDs the later checks have no objects to read.
 async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
-    let kinds = Finding::of("kinds", cluster::kinds(client).await);
-    let is_installed = kinds.severity == Severity::Good;
+    let crds = Finding::of("kinds", cluster::crds(client).await);
+    let is_installed = crds.severity == Severity::Good;
     let mut found = vec![
         Finding::of("API server", cluster::server(client).await),
-        kinds,
+        crds,
         Finding::of("setup", cluster::manifests(client).await),
         Finding::of("rights", cluster::rights(client).await),
     ];
     if is_installed {
         found.push(Finding::of("operator", cluster::operator(client).await));
-        found.extend(all("NodeSets", cluster::sets(client).await));
+        let sets = cluster::sets(client).await.unwrap_or_else(|error| vec![Err(error)]);
+        found.extend(sets.into_iter().map(|checked| Finding::of("NodeSets", checked)));
     }
     found.extend(machines::examine(client, now).await);
     found
-}
-
-/// Results of a check that may find several things.
-fn all(topic: &'static str, checked: anyhow::Result<Vec<Finding>>) -> Vec<Finding> {
-    match checked {
-        Ok(found) => found.into_iter().map(|finding| Finding::of(topic, Ok(finding))).collect(),
-        Err(error) => vec![Finding::of(topic, Err(error))],
-    }
 }
