@@ -1,7 +1,5 @@
 //! `kube-node completion`: prints the completion script of a shell.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use clap_complete::Shell;
 
@@ -26,7 +24,7 @@ pub struct Completion {
 
 impl Completion {
     /// Prints the script.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub fn run(self) -> anyhow::Result<()> {
         // Written in one piece: clap_complete panics when the reader closes the pipe.
         let mut script = Vec::new();
         let name = if self.shell == Shell::Bash { FOR_BASH } else { NAME };
@@ -34,6 +32,6 @@ impl Completion {
         let registered = |name: &str| format!("-o default {name}\n");
         let script = String::from_utf8(script)?.replace(&registered(FOR_BASH), &registered(NAME));
         super::say(script.trim_end());
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }

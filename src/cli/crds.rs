@@ -1,6 +1,6 @@
 //! `kube-node crds`: prints the CRDs, or writes one file for each to a folder.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{fs, path::PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -15,7 +15,7 @@ pub struct Crds {
 
 impl Crds {
     /// Prints or writes both CRDs.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub fn run(self) -> anyhow::Result<()> {
         for crd in kube_node_api::crds() {
             let yaml = serde_norway::to_string(&crd).context("the definition does not serialise")?;
             match &self.output_dir {
@@ -30,6 +30,6 @@ impl Crds {
                 }
             }
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }

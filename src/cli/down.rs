@@ -1,6 +1,6 @@
 //! `kube-node down`: stops a cluster of this machine, even if its supervisor was killed.
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -23,11 +23,11 @@ pub struct Down {
 
 impl Down {
     /// Stops the cluster.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let layout = Layout::new(self.data_dir.as_deref())?;
         let Some(state) = layout.load()? else {
             super::say(format_args!("There is no cluster in {}.", layout.dir().display()));
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         };
         let supervisor = supervisor(&state);
         if let Some(supervisor) = supervisor {
@@ -38,15 +38,12 @@ impl Down {
         }
         let lock = layout.lock().await?;
         let leftovers = layout.stop_leftovers(&lock).await?;
-        if supervisor.is_some() || leftovers > 0 {
-            super::say(format_args!("The cluster in {} has ended.", layout.dir().display()));
-        } else {
-            super::say(format_args!("The cluster in {} was not running.", layout.dir().display()));
-        }
+        let dir = layout.dir().display();
+        let state = if supervisor.is_some() || leftovers > 0 { "has ended" } else { "was not running" };
+        super::say(format_args!("The cluster in {dir} {state}."));
         if self.delete {
-            fs::remove_dir_all(layout.dir())
-                .with_context(|| format!("cannot delete {}", layout.dir().display()))?;
+            fs::remove_dir_all(layout.dir()).with_context(|| format!("cannot delete {dir}"))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! `kube-node hollow-host`: a worker that runs hollow machines in the operator's place.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::net::SocketAddr;
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::Args;
 use kube_ext::{
     leader::{self, Timing},
@@ -31,7 +31,7 @@ pub struct HollowHost {
 
 impl HollowHost {
     /// Runs until SIGINT or SIGTERM.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let Self { hosts: group, name, admin_address, process } = self;
         telemetry::start(process.log_format);
         let name = name.unwrap_or_else(host_name);
@@ -54,8 +54,7 @@ impl HollowHost {
             admin_address,
             presence,
         };
-        Box::pin(host::run(options, kube_ext::process::signals()?)).await?;
-        Ok(ExitCode::SUCCESS)
+        Box::pin(host::run(options, kube_ext::process::signals()?)).await
     }
 }
 
@@ -63,10 +62,9 @@ impl HollowHost {
 fn check(flag: &str, name: &str, longest: usize) -> anyhow::Result<()> {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_name = (1..=longest).contains(&name.len()) && name.chars().all(inner);
-    if !is_name || name.starts_with('-') || name.ends_with('-') {
-        bail!(
-            "{flag} is \"{name}\": write up to {longest} lower case letters, digits and hyphens, with a letter or digit at both ends"
-        );
-    }
+    ensure!(
+        is_name && !name.starts_with('-') && !name.ends_with('-'),
+        "{flag} is \"{name}\": write up to {longest} lower case letters, digits and hyphens, with a letter or digit at both ends"
+    );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `kube-node image`: image archives for `ctr -n k8s.io images import`, `docker load` and `podman load`.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -40,12 +40,9 @@ fn tag(text: &str) -> Result<String, String> {
     let fits = text.bytes().next().is_some_and(is_word)
         && text.len() <= 128
         && text.bytes().all(|byte| is_word(byte) || b".-".contains(&byte));
-    if fits {
-        Ok(text.to_owned())
-    } else {
-        Err("a tag is up to 128 letters, digits, '_', '.' and '-', and begins with neither of the last two"
-            .to_owned())
-    }
+    let wrong =
+        "a tag is up to 128 letters, digits, '_', '.' and '-', and begins with neither of the last two";
+    if fits { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
 /// Images that can be written.
@@ -63,32 +60,30 @@ enum Which {
 }
 
 impl Which {
-    fn images(self) -> Vec<images::Image> {
+    fn images(self) -> &'static [images::Image] {
         match self {
-            Self::KubeNode => vec![images::Image::KubeNode],
-            Self::Kubemark => vec![images::Image::Kubemark],
-            Self::Pause => vec![images::Image::Pause],
-            Self::All => images::Image::ALL.to_vec(),
+            Self::KubeNode => &[images::Image::KubeNode],
+            Self::Kubemark => &[images::Image::Kubemark],
+            Self::Pause => &[images::Image::Pause],
+            Self::All => &images::Image::ALL,
         }
     }
 }
 
 impl Image {
     /// Writes the archives and prints their names.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let shell = self.shell.as_deref().map(|path| {
-            Program::check(path, "name a static one, such as /bin/busybox of the package busybox-static")
-        });
-        let shell = shell.transpose()?;
+    pub async fn run(self) -> anyhow::Result<()> {
+        let remedy = "name a static one, such as /bin/busybox of the package busybox-static";
+        let shell = self.shell.as_deref().map(|path| Program::check(path, remedy)).transpose()?;
         fs::create_dir_all(&self.output_dir)
             .with_context(|| format!("cannot create {}", self.output_dir.display()))?;
         if self.programs.is_some() && matches!(self.which, Which::Kubemark | Which::All) {
             bail!("--programs packs kube-node or pause: name one of them");
         }
         let own = if self.which == Which::Kubemark { None } else { Some(self.own()?) };
-        for image in self.which.images() {
-            let (program, machine) = match (image, &own) {
-                (images::Image::KubeNode | images::Image::Pause, Some((whole, machine))) => {
+        for &image in self.which.images() {
+            let (program, machine) = match &own {
+                Some((whole, machine)) if image != images::Image::Kubemark => {
                     (whole.clone(), machine.as_ref())
                 }
                 _ => (self.kubemark().await?, None),
@@ -98,24 +93,19 @@ impl Image {
             let path = self.output_dir.join(format!("{}.tar", image.stem()));
             let contents = Contents { program: &program, machine, shell };
             let written = images::write(image, self.tag.as_deref(), &Layer::build(image, contents)?, &path)?;
-            super::say(format_args!(
-                "{}  {:.1} MB  {}  {}",
-                written.path.display(),
-                written.bytes as f64 / 1e6,
-                written.name,
-                written.digest
-            ));
+            let images::Written { name, digest, path, bytes } = written;
+            let size = bytes as f64 / 1e6;
+            super::say(format_args!("{}  {size:.1} MB  {name}  {digest}", path.display()));
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     /// The kube-node program and the machine program.
     fn own(&self) -> anyhow::Result<(Program, Option<Program>)> {
         let Some(dir) = &self.programs else {
             let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
-            let machine = images::machine_beside(&whole);
-            let machine = machine.map_err(|why| eprintln!("{why:#}")).ok();
-            return Ok((Program::itself()?, machine));
+            let machine = images::machine_beside(&whole).map_err(|why| eprintln!("{why:#}"));
+            return Ok((Program::itself()?, machine.ok()));
         };
         // The build stamps cannot be compared: the programs may not run on this machine.
         let program = |name| Program::check(&dir.join(name), "build it in the folder of kube-node's sources");

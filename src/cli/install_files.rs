@@ -5,7 +5,6 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, chown},
     path::PathBuf,
-    process::ExitCode,
     str::FromStr,
 };
 
@@ -55,7 +54,7 @@ impl FromStr for InstalledFile {
 
 impl InstallFiles {
     /// Copies all files.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub fn run(self) -> anyhow::Result<()> {
         for InstalledFile { name, user, group, mode } in &self.files {
             let (from, to) = (self.from.join(name), self.to.join(name));
             let install = || {
@@ -70,7 +69,7 @@ impl InstallFiles {
             };
             install().with_context(|| format!("cannot bring {} to {}", from.display(), to.display()))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 

@@ -14,8 +14,9 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    pub(super) fn of<K: Resource<DynamicType = ()>>(client: &Client, params: ListParams) -> Self {
-        let resource = ApiResource::erase::<K>(&());
+    /// The objects of a kind that a label selector selects.
+    pub(super) fn of<K: Resource<DynamicType = ()>>(client: &Client, selector: &str) -> Self {
+        let (resource, params) = (ApiResource::erase::<K>(&()), ListParams::default().labels(selector));
         Self { api: Api::all_with(client.clone(), &resource), resource, params }
     }
 

@@ -1,11 +1,6 @@
 //! `kube-node kubectl`: runs the kubectl of the cluster's version with the cluster's kubeconfig.
 
-use std::{
-    ffi::OsString,
-    os::unix::process::CommandExt,
-    path::PathBuf,
-    process::{Command, ExitCode},
-};
+use std::{ffi::OsString, os::unix::process::CommandExt, path::PathBuf, process::Command};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -24,7 +19,7 @@ pub struct Kubectl {
 
 impl Kubectl {
     /// Replaces this process by kubectl; returns only an error.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub fn run(self) -> anyhow::Result<()> {
         let layout = Layout::new(self.data_dir.as_deref())?;
         let Some(binaries) = layout.load()?.and_then(|state| state.binaries) else {
             bail!("there is no cluster in {}: start one with kube-node up", layout.dir().display());

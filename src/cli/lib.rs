@@ -1,10 +1,8 @@
 //! Command line of kube-node, one module per command.
 
 mod access;
-
 mod chart;
 mod completion;
-
 mod conformance;
 mod convert;
 mod crds;
@@ -15,7 +13,6 @@ mod hollow_host;
 mod hollow_nodes;
 mod image;
 mod import;
-
 mod install_files;
 mod kind;
 mod kubectl;
@@ -42,7 +39,7 @@ use std::{
 };
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use futures::FutureExt;
+use futures::{FutureExt, TryFutureExt};
 use kube_ext::process::{block_on, say};
 use machine_agent::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
 
@@ -177,31 +174,31 @@ pub fn run() -> anyhow::Result<ExitCode> {
 impl Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let running = match self {
-            Self::Kubectl(command) => return command.run(),
+            Self::Kubectl(command) => return command.run().map(success),
             Self::Convert(command) => return command.run(),
-            Self::Crds(command) => return command.run(),
-            Self::Completion(command) => return command.run(),
-            Self::Man(command) => return command.run(),
+            Self::Crds(command) => return command.run().map(success),
+            Self::Completion(command) => return command.run().map(success),
+            Self::Man(command) => return command.run().map(success),
             Self::HollowNode(command) => return command.run(),
             Self::KubemarkProxy(command) => return command.run(),
-            Self::Up(command) => command.run().boxed_local(),
-            Self::Down(command) => command.run().boxed_local(),
+            Self::Up(command) => command.run().map_ok(success).boxed_local(),
+            Self::Down(command) => command.run().map_ok(success).boxed_local(),
             Self::Status(command) => command.run().boxed_local(),
-            Self::Setup(command) => command.run().boxed_local(),
-            Self::Create(command) => command.run().boxed_local(),
-            Self::List(command) => command.run().boxed_local(),
-            Self::Scale(command) => command.run().boxed_local(),
+            Self::Setup(command) => command.run().map_ok(success).boxed_local(),
+            Self::Create(command) => command.run().map_ok(success).boxed_local(),
+            Self::List(command) => command.run().map_ok(success).boxed_local(),
+            Self::Scale(command) => command.run().map_ok(success).boxed_local(),
             Self::Verify(command) => command.run().boxed_local(),
-            Self::Cleanup(command) => command.run().boxed_local(),
+            Self::Cleanup(command) => command.run().map_ok(success).boxed_local(),
             Self::Doctor(command) => command.run().boxed_local(),
-            Self::Rollout(command) => command.run().boxed_local(),
-            Self::Explain(command) => command.run().boxed_local(),
-            Self::Top(command) => command.run().boxed_local(),
-            Self::Import(command) => command.run().boxed_local(),
+            Self::Rollout(command) => command.run().map_ok(success).boxed_local(),
+            Self::Explain(command) => command.run().map_ok(success).boxed_local(),
+            Self::Top(command) => command.run().map_ok(success).boxed_local(),
+            Self::Import(command) => command.run().map_ok(success).boxed_local(),
             Self::Conformance(command) => command.run().boxed_local(),
-            Self::Image(command) => command.run().boxed_local(),
-            Self::Operator(command) => command.run().boxed_local(),
-            Self::HollowHost(command) => command.run().boxed_local(),
+            Self::Image(command) => command.run().map_ok(success).boxed_local(),
+            Self::Operator(command) => command.run().map_ok(success).boxed_local(),
+            Self::HollowHost(command) => command.run().map_ok(success).boxed_local(),
         };
         block_on(running)
     }
@@ -211,10 +208,16 @@ impl InternalCli {
     fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::InstallFiles(command) => command.run(),
-            Self::Chart(command) => block_on(command.run().boxed_local()),
+            Self::Chart(command) => block_on(command.run()),
             Self::RealNode(command) => command.run(),
         }
+        .map(success)
     }
+}
+
+/// Exit code of a command that has done its work.
+const fn success(_: ()) -> ExitCode {
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]

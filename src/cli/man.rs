@@ -1,6 +1,6 @@
 //! `kube-node man`: writes man pages, one per command, from the texts of `--help`.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{fs, path::PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -17,12 +17,12 @@ pub struct Man {
 
 impl Man {
     /// Writes the pages.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub fn run(self) -> anyhow::Result<()> {
         let dir = &self.output_dir;
         let failed = || format!("cannot write the pages to {}", dir.display());
         fs::create_dir_all(dir).with_context(failed)?;
         clap_mangen::generate_to(program(), dir).with_context(failed)?;
         super::say(format_args!("Written: man {}/kube-node.1", dir.display()));
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }

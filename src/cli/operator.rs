@@ -1,6 +1,6 @@
 //! `kube-node operator`: runs the controllers, the providers and the hollow kubelets in one process.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
@@ -170,7 +170,7 @@ impl ElectionArgs {
 
 impl Operator {
     /// Runs until SIGINT or SIGTERM.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let pod_cidrs = self.pod_cidrs.range()?;
         let autoscaler = self.autoscaler.options()?;
         let process = self.process;
@@ -181,12 +181,11 @@ impl Operator {
             None => telemetry::start(process.log_format),
         }
         let client = process.access().await?;
-        let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
+        let hollow = match (&self.hollow_kubeconfig, self.hollow_service_account) {
             (Some(path), _) => Some(Access::new(Some(path), None).await?),
-            (None, Some(name)) => {
-                Some(client.clone().acting_as(format!("system:serviceaccount:{}:{name}", process.namespace)))
-            }
-            (None, None) => None,
+            (None, name) => name.map(|name| {
+                client.clone().acting_as(format!("system:serviceaccount:{}:{name}", process.namespace))
+            }),
         };
         let options = Options {
             client,
@@ -211,8 +210,7 @@ impl Operator {
         if let Some(traces) = traces {
             traces.end().await;
         }
-        ended?;
-        Ok(ExitCode::SUCCESS)
+        Ok(ended?)
     }
 }
 

@@ -27,8 +27,10 @@ pub(super) struct ProcessArgs {
     /// Format of the logs
     #[arg(long, value_enum, default_value_t)]
     pub(super) log_format: LogFormat,
-    #[command(flatten)]
-    capacity: CapacityArgs,
+    /// Maximum number of hollow machines in this process; computed from its memory limit when absent, 20480
+    /// for 512Mi. A machine with hollow.load counts as ten
+    #[arg(long, value_name = "COUNT", help_heading = "Hollow machines of this process")]
+    max_machines: Option<NonZeroUsize>,
     #[command(flatten)]
     endpoints: EndpointArgs,
 }
@@ -47,31 +49,18 @@ impl ProcessArgs {
 
     /// The given maximum of hollow machines, else the maximum that the memory limit allows.
     pub(super) fn max_machines(&self) -> usize {
-        if let Some(max) = self.capacity.max_machines {
+        if let Some(max) = self.max_machines {
             return max.get();
         }
         let limit = capacity::memory_limit();
         let max = capacity::machines(limit.unwrap_or_default());
-        match limit {
-            Some(limit) => {
-                info!(limit, max, "carries as many hollow machines as its memory limit is good for");
-            }
-            None => {
-                warn!(max, "no memory limit can be read: carries few hollow machines; give --max-machines");
-            }
+        if let Some(limit) = limit {
+            info!(limit, max, "carries as many hollow machines as its memory limit is good for");
+        } else {
+            warn!(max, "no memory limit can be read: carries few hollow machines; give --max-machines");
         }
         max
     }
-}
-
-/// Arguments of the limit of hollow machines.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Hollow machines of this process")]
-struct CapacityArgs {
-    /// Maximum number of hollow machines in this process; computed from its memory limit when absent, 20480
-    /// for 512Mi. A machine with hollow.load counts as ten
-    #[arg(long, value_name = "COUNT")]
-    max_machines: Option<NonZeroUsize>,
 }
 
 /// Arguments of the kubelets' endpoints.

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::anyhow;
 use clap::Args;
 use local_cluster::{
     Component, Layout, Probe, State, client_of, count_nodes,
@@ -76,19 +77,28 @@ pub(super) async fn ready_nodes(layout: &Layout) -> anyhow::Result<(i32, i32)> {
 async fn report(layout: &Layout) -> anyhow::Result<Report> {
     let state = layout.load()?;
     let running = state.as_ref().is_some_and(|state| supervisor(state).is_some());
+    let addresses = state.as_ref().and_then(State::addresses);
     let mut components = Vec::new();
     if let Some(state) = &state {
-        let there = |component: &Component| state.network.is_some() || *component != Component::RealNode;
-        for component in Component::ALL.into_iter().filter(there) {
-            components.push(row(layout, state, component).await);
+        let exists = |component: &Component| state.network.is_some() || *component != Component::RealNode;
+        for component in Component::ALL.into_iter().filter(exists) {
+            let process = state.components.get(&component).copied().filter(|id| id.is_alive());
+            let endpoint = addresses.as_ref().and_then(|addresses| component.health(addresses));
+            let address = addresses.as_ref().and_then(|addresses| component.address(addresses));
+            components.push(row(layout, component.name(), process, endpoint, address).await);
         }
-        components.extend(daemons(layout, state).await);
+    }
+    if let Some(network) = state.as_ref().and_then(|state| state.network) {
+        let running = real_node::daemons(layout.dir());
+        for daemon in DaemonName::ALL {
+            let process = running.iter().find(|(other, _)| *other == daemon).map(|(_, id)| *id);
+            components.push(row(layout, daemon.name(), process, daemon.health(&network), None).await);
+        }
     }
     let healthy =
         components.iter().any(|row| row.name == Component::KubeApiserver.name() && row.health == "ok");
     // The supervisor itself serves these addresses.
-    let addresses = state.as_ref().filter(|_| running).and_then(State::addresses);
-    let reached_at = addresses.map(|addresses| addresses.further_urls());
+    let reached_at = addresses.filter(|_| running).map(|addresses| addresses.further_urls());
     Ok(Report {
         running,
         data_dir: layout.dir().to_owned(),
@@ -100,60 +110,35 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
     })
 }
 
-async fn row(layout: &Layout, state: &State, component: Component) -> Row {
-    let process = state.components.get(&component).copied().filter(|id| id.is_alive());
-    let addresses = state.addresses();
-    let asked = addresses.as_ref().and_then(|addresses| component.health(addresses));
-    Row {
-        name: component.name(),
-        pid: process.map(|id| id.pid),
-        health: health(layout, process, asked).await,
-        resident_bytes: process.and_then(ProcessId::resident_bytes),
-        address: addresses.as_ref().and_then(|addresses| component.address(addresses)),
-    }
-}
-
-/// Processes inside the real node, if there is one.
-async fn daemons(layout: &Layout, state: &State) -> Vec<Row> {
-    let Some(network) = state.network else { return Vec::new() };
-    let running = real_node::daemons(layout.dir());
-    let mut rows = Vec::new();
-    for daemon in DaemonName::ALL {
-        let process = running.iter().find(|(other, _)| *other == daemon).map(|(_, id)| *id);
-        rows.push(Row {
-            name: daemon.name(),
-            pid: process.map(|id| id.pid),
-            health: health(layout, process, daemon.health(&network)).await,
-            resident_bytes: process.and_then(ProcessId::resident_bytes),
-            address: None,
-        });
-    }
-    rows
-}
-
-/// Health of a process; `ok` for a running process without a health endpoint.
-async fn health(
+/// A process, and its health by the URL and path of its endpoint; a running process without an endpoint is `ok`.
+async fn row(
     layout: &Layout,
+    name: &'static str,
     process: Option<ProcessId>,
-    asked: Option<(String, &'static str)>,
-) -> String {
-    let said = match (process, asked, std::fs::read_to_string(layout.kubeconfig())) {
-        (None, ..) => return "not running".to_owned(),
-        (Some(_), None, _) => return "ok".to_owned(),
-        (Some(_), Some((url, path)), Ok(kubeconfig)) => Probe::new(&url, path, &kubeconfig).await,
-        (Some(_), Some(_), Err(_)) => return "unknown".to_owned(),
+    endpoint: Option<(String, &'static str)>,
+    address: Option<String>,
+) -> Row {
+    let health = match (process, endpoint, std::fs::read_to_string(layout.kubeconfig())) {
+        (None, ..) => Err(anyhow!("not running")),
+        (Some(_), None, _) => Ok(()),
+        (Some(_), Some((url, path)), Ok(kubeconfig)) => {
+            async { Probe::new(&url, path, &kubeconfig).await?.check().await }.await
+        }
+        (Some(_), Some(_), Err(_)) => Err(anyhow!("unknown")),
     };
-    match said {
-        Ok(probe) => probe.check().await.map_or_else(|error| error.to_string(), |()| "ok".to_owned()),
-        Err(error) => error.to_string(),
+    Row {
+        name,
+        pid: process.map(|id| id.pid),
+        health: health.map_or_else(|error| error.to_string(), |()| "ok".to_owned()),
+        resident_bytes: process.and_then(ProcessId::resident_bytes),
+        address,
     }
 }
 
 fn print(report: &Report) {
     let Report { running, data_dir, kubeconfig, reached_at, kubernetes_version, components, nodes } = report;
     let state = if *running { "running" } else { "not running" };
-    let version =
-        kubernetes_version.as_ref().map(|version| format!(", Kubernetes {version}")).unwrap_or_default();
+    let version = kubernetes_version.as_ref().map_or_else(String::new, |it| format!(", Kubernetes {it}"));
     super::say(format_args!("Cluster      {state}{version}"));
     super::say(format_args!("Data         {}", data_dir.display()));
     super::say(format_args!("Kubeconfig   {}", kubeconfig.display()));
@@ -168,11 +153,11 @@ fn print(report: &Report) {
     }
     super::say("");
     super::say(format_args!("{:<24} {:>8} {:>9}  {:<28} HEALTH", "COMPONENT", "PID", "MEMORY", "ADDRESS"));
-    for row in components {
-        let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        let memory =
-            row.resident_bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
-        let address = row.address.as_deref().unwrap_or("-");
-        super::say(format_args!("{:<24} {pid:>8} {memory:>9}  {address:<28} {}", row.name, row.health));
+    let dash = || "-".to_owned();
+    for Row { name, pid, health, resident_bytes, address } in components {
+        let pid = pid.map_or_else(dash, |pid| pid.to_string());
+        let memory = resident_bytes.map_or_else(dash, |bytes| format!("{} MiB", bytes >> 20));
+        let address = address.as_deref().unwrap_or("-");
+        super::say(format_args!("{name:<24} {pid:>8} {memory:>9}  {address:<28} {health}"));
     }
 }

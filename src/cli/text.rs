@@ -20,6 +20,11 @@ pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
     human(now.duration_since(since).as_secs().max(0))
 }
 
+/// Age since a time that may be unknown.
+pub(super) fn age_or_dash(since: Option<Timestamp>, now: Timestamp) -> String {
+    since.map_or_else(|| "-".to_owned(), |since| age(since, now))
+}
+
 /// Two units while the larger one is small, else one.
 fn human(seconds: i64) -> String {
     let two = |large: i64, l: &str, small: i64, s: &str| match seconds % large / small {

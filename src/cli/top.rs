@@ -4,7 +4,6 @@
 
 use std::{
     io::{self, Write},
-    process::ExitCode,
     sync::Arc,
     time::Duration,
 };
@@ -27,7 +26,7 @@ use super::{
     say,
     set_status::{condition, degraded, delay},
     table::{Table, terminal_size},
-    text::age,
+    text::{age, age_or_dash},
 };
 
 /// Headings of the table.
@@ -66,7 +65,7 @@ struct Shown {
 
 impl Top {
     /// Shows the NodeSets until Ctrl-C.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let GoDuration(every) = self.interval;
         if every < SHORTEST {
             bail!("--interval is too short: give {} or more", GoDuration(SHORTEST));
@@ -83,7 +82,7 @@ impl Top {
         } else {
             shown.draw(&client, every).await?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 
@@ -119,20 +118,19 @@ impl Shown {
     /// Redraws until stopped. The last table stays on the screen.
     async fn draw(&self, client: &Client, every: Duration) -> anyhow::Result<()> {
         let stop = kube_ext::process::signals()?;
-        let screen = Screen::enter()?;
+        let screen = Screen;
+        write(ENTER)?;
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silent_since = None;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let now = Timestamp::now();
-            let text = self.text(terminal_size(), now, silent_since);
-            screen.show(&text)?;
-            let asked = timeout(ANSWER, client.apiserver_version());
-            let Some(answer) = stop.run_until_cancelled(asked).await else { break };
-            silent_since = match answer {
-                Ok(Ok(_)) => None,
-                _ => silent_since.or(Some(now)),
-            };
+            let text = self.text(terminal_size(), now, silent_since).replace('\n', "\x1b[K\r\n");
+            // Overwrites the screen line by line, which avoids flicker.
+            write(&format!("\x1b[H{text}\x1b[K\x1b[J"))?;
+            let request = timeout(ANSWER, client.apiserver_version());
+            let Some(answer) = stop.run_until_cancelled(request).await else { break };
+            silent_since = if matches!(answer, Ok(Ok(_))) { None } else { silent_since.or(Some(now)) };
         }
         drop(screen);
         say(self.text(terminal_size().map(|(width, _)| (width, usize::MAX)), Timestamp::now(), None));
@@ -143,20 +141,18 @@ impl Shown {
     fn text(&self, size: Option<(usize, usize)>, now: Timestamp, silent_since: Option<Timestamp>) -> String {
         let mut rows: Vec<Row> = self.sets.all().iter().map(|set| Row::of(set, now)).collect();
         rows.sort_by(|a, b| (a.is_settled, &a.cells[0]).cmp(&(b.is_settled, &b.cells[0])));
-        let wanted: i32 = rows.iter().map(|row| row.wanted).sum();
-        let mut lines = vec![format!("NodeSets {}   {}", rows.len(), self.nodes(wanted))];
+        let desired = rows.iter().map(|row| row.desired).sum();
+        let mut lines = vec![format!("NodeSets {}   {}", rows.len(), self.nodes(desired))];
         if let Some(since) = silent_since {
             lines.push(format!("The API server has not answered for {}: this is old", age(since, now)));
         }
         lines.push(String::new());
         let (width, height) = size.unzip();
         // Keep space for the heading of the table and for the line that counts hidden rows.
-        let room = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 2).max(1));
-        let rest = rows.len().saturating_sub(room);
+        let shown = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 2).max(1));
+        let rest = rows.len().saturating_sub(shown);
         let mut table = Table::new(&COLUMNS);
-        for row in rows.into_iter().take(room) {
-            table.row(row.cells);
-        }
+        rows.into_iter().take(shown).for_each(|row| table.row(row.cells));
         lines.push(table.text(width));
         if rest > 0 {
             lines.push(format!("… and {rest} more"));
@@ -164,23 +160,22 @@ impl Shown {
         lines.join("\n")
     }
 
-    fn nodes(&self, wanted: i32) -> String {
+    fn nodes(&self, desired: i32) -> String {
         let Some(nodes) = &self.nodes else {
-            return format!("Nodes {wanted} wanted (you may not list Nodes)");
+            return format!("Nodes {desired} wanted (you may not list Nodes)");
         };
         let nodes = nodes.all();
-        let of_classes = || nodes.iter().filter(|node| node.class().is_some());
         let counts = NodeStage::ALL.map(|stage| {
-            let count = of_classes().filter(|node| node.stage() == stage).count();
-            format!("{count} {}", <&str>::from(stage).replace('_', " "))
+            let is_of = |node: &&Arc<NodeView>| node.class().is_some() && node.stage() == stage;
+            format!("{} {}", nodes.iter().filter(is_of).count(), <&str>::from(stage).replace('_', " "))
         });
-        format!("Nodes {wanted} wanted: {}", counts.join(", "))
+        format!("Nodes {desired} wanted: {}", counts.join(", "))
     }
 }
 
 /// One row of the table.
 struct Row {
-    wanted: i32,
+    desired: i32,
     /// True if the NodeSet needs no change.
     is_settled: bool,
     cells: Vec<String>,
@@ -188,19 +183,17 @@ struct Row {
 
 impl Row {
     fn of(object: &CustomObject<NodeSet>, now: Timestamp) -> Self {
-        let name = object.name().to_owned();
-        let created = object.metadata.creation_timestamp.as_ref();
-        let age = created.map_or_else(|| "-".to_owned(), |created| age(created.0, now));
+        let mut cells = vec![object.name().to_owned()];
+        let age = age_or_dash(object.metadata.creation_timestamp.as_ref().map(|created| created.0), now);
         let set = match &object.object {
             Ok(set) => set,
             Err(error) => {
-                let mut cells = vec![name];
                 cells.resize(6, "?".to_owned());
                 cells.extend([age, "Unreadable".to_owned(), error.clone()]);
-                return Self { wanted: 0, is_settled: false, cells };
+                return Self { desired: 0, is_settled: false, cells };
             }
         };
-        let wanted = set.spec.replicas;
+        let desired = set.spec.replicas;
         let status = set.status.clone().unwrap_or_default();
         let (degraded, progressing) = (degraded(&status), condition(&status, "Progressing"));
         let reason = match degraded.or(progressing) {
@@ -217,43 +210,28 @@ impl Row {
             && degraded.is_none()
             && status.observed_generation == set.metadata.generation
             && progressing.is_some_and(|progressing| progressing.status == "False")
-            && (status.replicas, status.ready_replicas) == (wanted, wanted);
-        let counts = [wanted, status.replicas, status.ready_replicas, status.updated_replicas];
-        let mut cells = vec![name, set.spec.node_class_name.clone()];
+            && (status.replicas, status.ready_replicas) == (desired, desired);
+        let counts = [desired, status.replicas, status.ready_replicas, status.updated_replicas];
+        cells.push(set.spec.node_class_name.clone());
         cells.extend(counts.map(|count| count.to_string()));
         cells.extend([age, reason.to_owned(), waits_for]);
-        Self { wanted, is_settled, cells }
+        Self { desired, is_settled, cells }
     }
 }
 
 /// The terminal's alternate screen; dropping it restores the normal screen.
 struct Screen;
 
-impl Screen {
-    fn enter() -> anyhow::Result<Self> {
-        let screen = Self;
-        screen.write(ENTER)?;
-        Ok(screen)
-    }
-
-    /// Overwrites the screen line by line, which avoids flicker.
-    fn show(&self, text: &str) -> anyhow::Result<()> {
-        self.write(&format!("\x1b[H{}\x1b[K\x1b[J", text.replace('\n', "\x1b[K\r\n")))
-    }
-
-    // A method, so that only the owner of the alternate screen can write.
-    #[allow(clippy::unused_self)]
-    fn write(&self, text: &str) -> anyhow::Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to the terminal")
-    }
-}
-
 impl Drop for Screen {
     fn drop(&mut self) {
         // A closed terminal needs no cleanup.
-        let _ = self.write(LEAVE);
+        let _ = write(LEAVE);
     }
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to the terminal")
 }
 
 #[cfg(test)]

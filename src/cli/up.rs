@@ -3,16 +3,17 @@
 
 use std::{
     fs,
-    io::{Read, Seek, SeekFrom, Write},
+    io::{self, Seek, SeekFrom},
     net::IpAddr,
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
+use kube_ext::process::signals;
 use kube_node_api::names::TAINT_UNINITIALIZED;
 use local_cluster::{
     Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
@@ -21,7 +22,7 @@ use local_cluster::{
 use nix::sys::signal::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -83,7 +84,7 @@ pub struct Up {
 struct RealNode {
     /// Add a real node that runs containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
     #[arg(long = "real-node", id = "real_node")]
-    wanted: bool,
+    enabled: bool,
     /// Path of containerd, 2.0 or later, with its shim and ctr; built when absent
     #[arg(long, value_name = "FILE", requires = "real_node")]
     containerd: Option<PathBuf>,
@@ -100,39 +101,40 @@ struct RealNode {
 
 impl RealNode {
     fn options(self) -> Option<real_node::Options> {
-        let Self { wanted, containerd, runc, cni_dir, kubemark } = self;
-        wanted.then_some(real_node::Options { containerd, runc, cni_dir, kubemark })
+        let Self { enabled, containerd, runc, cni_dir, kubemark } = self;
+        enabled.then_some(real_node::Options { containerd, runc, cni_dir, kubemark })
     }
 }
 
 impl Up {
     /// Starts the cluster and supervises it, or leaves it to a background process.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         if self.detach { self.in_background().await } else { self.in_foreground().await }
     }
 
-    async fn in_foreground(self) -> anyhow::Result<ExitCode> {
+    async fn in_foreground(self) -> anyhow::Result<()> {
         let progress = Progress::stderr();
         let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.data_dir.as_deref())?;
+        let nodes = match (self.without_operator, self.nodes) {
+            (true, _) => Nodes::None,
+            (false, None) => Nodes::Keep,
+            (false, Some(nodes)) => Nodes::Exactly(nodes),
+        };
         let options = Options {
+            nodes,
             data_dir: self.data_dir,
             binaries: self.binaries,
             port: self.port,
             listen_addresses: self.listen_address,
             component_args: self.component_arg,
             with_operator: !self.without_operator,
-            nodes: match (self.without_operator, self.nodes) {
-                (true, _) => Nodes::None,
-                (false, None) => Nodes::Keep,
-                (false, Some(nodes)) => Nodes::Exactly(nodes),
-            },
             autoscaler: self.autoscaler_server,
             kubelets: !self.without_kubelet_endpoints,
             real_node: self.real_node.options(),
         };
         let Some(created) = stop.run_until_cancelled(Cluster::create(options, &progress)).await else {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         };
         let cluster = created?;
         let launched = stop.run_until_cancelled(cluster.launch(&progress)).await;
@@ -146,12 +148,11 @@ impl Up {
         }
         cluster.shutdown(&progress).await?;
         progress.finish();
-        launched.transpose()?;
-        Ok(ExitCode::SUCCESS)
+        launched.transpose().map(drop)
     }
 
     /// Runs `up` as a separate process, shows its output, and returns when its nodes are Ready.
-    async fn in_background(self) -> anyhow::Result<ExitCode> {
+    async fn in_background(self) -> anyhow::Result<()> {
         let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.data_dir.as_deref())?;
         layout.prepare(KUBERNETES_VERSION)?;
@@ -160,77 +161,60 @@ impl Up {
         let path = layout.log("up");
         let log = fs::OpenOptions::new().create(true).append(true).open(&path);
         let log = log.with_context(|| format!("cannot write {}", path.display()))?;
-        let from = log.metadata()?.len();
-        let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
-        let mut child =
-            Command::new(std::env::current_exe().context("cannot find the program of kube-node itself")?)
-                .args(arguments)
-                .arg("--detached")
-                .stdin(Stdio::null())
-                .stdout(log.try_clone()?)
-                .stderr(log)
-                // Ctrl-C in this terminal must not reach the cluster.
-                .process_group(0)
-                .spawn()
-                .context("cannot run kube-node in the background")?;
-        let (mut shown, mut told) = (from, false);
+        let mut unread = fs::File::open(&path)?;
+        unread.seek(SeekFrom::End(0))?;
+        let program = std::env::current_exe().context("cannot find the program of kube-node itself")?;
+        let mut child = Command::new(program)
+            .args(std::env::args_os().skip(1).filter(|argument| argument != "--detach"))
+            .arg("--detached")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C in this terminal must not reach the cluster.
+            .process_group(0)
+            .spawn()
+            .context("cannot run kube-node in the background")?;
+        let process = i32::try_from(child.id()).ok().and_then(ProcessId::of);
+        let mut is_stopping = false;
         loop {
             let ended = child.try_wait()?;
-            shown = show(&path, shown)?;
-            if told && ended.is_some() {
-                bail!("interrupted: the cluster was not started");
+            // Standard error may be closed.
+            let _ = io::copy(&mut unread, &mut io::stderr());
+            match ended {
+                Some(_) if is_stopping => bail!("interrupted: the cluster was not started"),
+                Some(status) => bail!("the cluster did not start ({status}); see {}", path.display()),
+                None => {}
             }
-            if let Some(status) = ended {
-                bail!("the cluster did not start ({status}); see {}", path.display());
-            }
-            if is_ready(&layout, &child)? {
+            // The background process records when the cluster is ready.
+            if layout
+                .load()?
+                .is_some_and(|state| state.ready && process.is_some() && state.supervisor == process)
+            {
                 break;
             }
             // Until the cluster is ready, this process stops it. The background process then prints what it stops.
-            if stop.is_cancelled() && !told {
-                process_of(&child).map_or(Ok(()), |process| process.signal(Signal::SIGTERM))?;
-                told = true;
+            if stop.is_cancelled() && !is_stopping {
+                process.map_or(Ok(()), |process| process.signal(Signal::SIGTERM))?;
+                is_stopping = true;
             }
             sleep(POLL).await;
         }
         let nodes = if self.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
         super::say(summary(&layout, nodes, self.without_operator, self.autoscaler_server));
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
-}
-
-fn process_of(child: &Child) -> Option<ProcessId> {
-    i32::try_from(child.id()).ok().and_then(ProcessId::of)
-}
-
-/// Returns true if the background process has recorded that the cluster is ready.
-fn is_ready(layout: &Layout, child: &Child) -> anyhow::Result<bool> {
-    let state = layout.load()?;
-    Ok(state
-        .is_some_and(|state| state.ready && state.supervisor.is_some_and(|id| process_of(child) == Some(id))))
-}
-
-/// Shows the log from offset `from` on. Returns the new offset.
-fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
-    let mut file = fs::File::open(path)?;
-    file.seek(SeekFrom::Start(from))?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text)?;
-    let _ = std::io::stderr().write_all(&text);
-    Ok(from + u64::try_from(text.len())?)
 }
 
 /// Message about the next steps.
 fn summary(layout: &Layout, nodes: i32, without_operator: bool, autoscaler: bool) -> String {
-    let own = if Layout::new(None).is_ok_and(|default| default == *layout) {
-        String::new()
-    } else {
-        format!(" --data-dir {}", layout.dir().display())
+    let own = match Layout::new(None) {
+        Ok(default) if default == *layout => String::new(),
+        _ => format!(" --data-dir {}", layout.dir().display()),
     };
     let kubeconfig = layout.kubeconfig();
     let kubeconfig = kubeconfig.display();
-    let real = layout.load().ok().flatten().is_some_and(|state| state.network.is_some());
-    let what = match (without_operator, real) {
+    let has_real_node = layout.load().ok().flatten().is_some_and(|state| state.network.is_some());
+    let what = match (without_operator, has_real_node) {
         (true, false) => "The control plane is ready; no operator runs.".to_owned(),
         (true, true) => "The control plane and the real node are ready; no operator runs.".to_owned(),
         (false, false) => format!("{nodes} nodes are Ready."),
@@ -254,24 +238,18 @@ fn autoscaler_flags(layout: &Layout) -> String {
 
 /// A token cancelled by SIGINT, SIGTERM, SIGHUP, or the end of the parent.
 fn stop_signals(parent: Option<i32>) -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let mut signals = signal(kind).context("cannot receive signals")?;
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            signals.recv().await;
-            stop.cancel();
-        });
-    }
-    if let Some(parent) = parent {
-        let parent = ProcessId::of(parent).with_context(|| format!("there is no process {parent}"))?;
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            while parent.is_alive() {
-                sleep(PARENT_POLL).await;
+    let stop = signals().context("cannot receive signals")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot receive signals")?;
+    let find = |parent| ProcessId::of(parent).with_context(|| format!("there is no process {parent}"));
+    let parent = parent.map(find).transpose()?;
+    let ended = stop.clone();
+    tokio::spawn(async move {
+        while parent.is_none_or(ProcessId::is_alive) {
+            if timeout(PARENT_POLL, hangup.recv()).await.is_ok() {
+                break;
             }
-            stop.cancel();
-        });
-    }
+        }
+        ended.cancel();
+    });
     Ok(stop)
 }

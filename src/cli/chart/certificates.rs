@@ -102,10 +102,8 @@ fn text<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
 
 /// Reason why the present certificates must be replaced; `None` if they are valid.
 fn flaw(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -> Option<String> {
-    for key in [CERT, KEY, CA] {
-        if text(server, key).is_none() || text(caller, key).is_none() {
-            return Some("there are none yet".to_owned());
-        }
+    if [CERT, KEY, CA].iter().any(|key| text(server, key).is_none() || text(caller, key).is_none()) {
+        return Some("there are none yet".to_owned());
     }
     if text(server, CA) != text(caller, CA) {
         return Some("those of server and client come of two authorities".to_owned());
@@ -128,15 +126,9 @@ fn flaw(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -
     None
 }
 
-fn has_name(certificate: &X509Certificate<'_>, wanted: &str) -> bool {
+fn has_name(certificate: &X509Certificate<'_>, name: &str) -> bool {
     let names = certificate.subject_alternative_name().ok().flatten();
-    names.is_some_and(|names| {
-        names
-            .value
-            .general_names
-            .iter()
-            .any(|name| matches!(name, GeneralName::DNSName(name) if *name == wanted))
-    })
+    names.is_some_and(|names| names.value.general_names.contains(&GeneralName::DNSName(name)))
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 mod certificates;
 mod uninstall;
 
-use std::process::ExitCode;
-
 use clap::{Args, Subcommand};
 use kube_node_operator::Access;
 
@@ -25,12 +23,11 @@ enum Job {
 
 impl Chart {
     /// Runs the job as the identity of its pod.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let client = Access::new(None, None).await?.reached().await?;
         match self.job {
-            Job::Certificates(job) => job.run(&client).await?,
-            Job::Uninstall(job) => job.run(&client).await?,
+            Job::Certificates(job) => job.run(&client).await,
+            Job::Uninstall(job) => job.run(&client).await,
         }
-        Ok(ExitCode::SUCCESS)
     }
 }

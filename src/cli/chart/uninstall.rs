@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Client, api::ListParams};
+use kube::Client;
 use kube_ext::process::say;
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
 use local_cluster::release_secrets;
@@ -36,15 +36,14 @@ pub(super) struct Uninstall {
 impl Uninstall {
     /// Returns when no object needs the operator.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
-        let all = ListParams::default;
         let kinds = [
-            Kind::of::<NodeSet>(client, all()),
-            Kind::of::<Node>(client, all().labels(names::LABEL_NODECLASS)),
-            Kind::of::<NodeClass>(client, all()),
+            Kind::of::<NodeSet>(client, ""),
+            Kind::of::<Node>(client, names::LABEL_NODECLASS),
+            Kind::of::<NodeClass>(client, ""),
         ];
         let mut left = Vec::new();
         for kind in &kinds {
-            left.extend(named(kind.name(), &kind.names().await?));
+            left.extend(summary(kind.name(), &kind.names().await?));
         }
         let left = left.join(", ");
         if left.is_empty() {
@@ -73,22 +72,21 @@ async fn delete_all(kind: &Kind, deadline: Instant) -> anyhow::Result<()> {
     let mut count = usize::MAX;
     loop {
         let left = kind.names().await?;
-        let Some(named) = named(kind.name(), &left) else { return Ok(()) };
-        if Instant::now() >= deadline {
-            bail!(
-                "still there: {named}; kubectl describe says what holds them, and without a running operator nothing lets them go"
-            );
-        }
+        let Some(summary) = summary(kind.name(), &left) else { return Ok(()) };
+        ensure!(
+            Instant::now() < deadline,
+            "still there: {summary}; kubectl describe says what holds them, and without a running operator nothing lets them go"
+        );
         if left.len() != count {
             count = left.len();
-            say(format_args!("Waiting for {named}"));
+            say(format_args!("Waiting for {summary}"));
         }
         sleep(POLL).await;
     }
 }
 
 /// Text such as `12 Nodes (a, b, c, d, e, …)`.
-fn named(kind: &str, names: &[String]) -> Option<String> {
+fn summary(kind: &str, names: &[String]) -> Option<String> {
     let plural = match (kind, names.len()) {
         (_, 0) => return None,
         (kind, 1) => kind.to_owned(),
@@ -100,14 +98,14 @@ fn named(kind: &str, names: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::named;
+    use super::summary;
 
     #[test]
     fn what_is_there_is_named() {
         let names = |count: usize| (0..count).map(|n| format!("n{n}")).collect::<Vec<_>>();
-        assert_eq!(named("Node", &names(0)), None);
-        assert_eq!(named("NodeSet", &names(1)).unwrap(), "1 NodeSet (n0)");
-        assert_eq!(named("NodeClass", &names(2)).unwrap(), "2 NodeClasses (n0, n1)");
-        assert_eq!(named("Node", &names(7)).unwrap(), "7 Nodes (n0, n1, n2, n3, n4, …)");
+        assert_eq!(summary("Node", &names(0)), None);
+        assert_eq!(summary("NodeSet", &names(1)).unwrap(), "1 NodeSet (n0)");
+        assert_eq!(summary("NodeClass", &names(2)).unwrap(), "2 NodeClasses (n0, n1)");
+        assert_eq!(summary("Node", &names(7)).unwrap(), "7 Nodes (n0, n1, n2, n3, n4, …)");
     }
 }

@@ -44,31 +44,31 @@ pub(super) fn find(document: &Value) -> Vec<&Value> {
 /// Converts a configuration to a NodeClass of this name.
 pub(super) fn convert(name: &str, config: &Value) -> Converted {
     let empty = Map::new();
-    let mut reading =
-        Reading { config: config.as_object().unwrap_or(&empty), lost: Vec::new(), notes: Vec::new() };
-    reading.check_fields();
-    let mut spec = json!({ "nodeController": "kubemark", "capacity": reading.capacity() });
-    if let Some(timeout) = reading.duration("deletionTimeout") {
+    let mut conversion =
+        Conversion { config: config.as_object().unwrap_or(&empty), lost: Vec::new(), notes: Vec::new() };
+    conversion.check_fields();
+    let mut spec = json!({ "nodeController": "kubemark", "capacity": conversion.capacity() });
+    if let Some(timeout) = conversion.duration("deletionTimeout") {
         spec["deletionTimeout"] = json!(timeout);
     }
-    if let Some(failures) = reading.failures() {
+    if let Some(failures) = conversion.failures() {
         spec["failures"] = failures;
     }
-    if let Some(image) = reading.image() {
+    if let Some(image) = conversion.image() {
         spec["kubemark"] = json!({ "image": image });
     }
-    let Reading { lost, notes, .. } = reading;
+    let Conversion { lost, notes, .. } = conversion;
     Converted { class: object("NodeClass", name, &spec), lost, notes }
 }
 
 /// State of one conversion.
-struct Reading<'a> {
+struct Conversion<'a> {
     config: &'a Map<String, Value>,
     lost: Vec<String>,
     notes: Vec<String>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> Conversion<'a> {
     /// Reports a setting that is not converted.
     fn lose(&mut self, text: impl Into<String>) {
         self.lost.push(text.into());
@@ -96,12 +96,11 @@ impl<'a> Reading<'a> {
 
     /// A duration, if it is present and valid.
     fn duration(&mut self, field: &str) -> Option<GoDuration> {
-        let value = self.get(field)?;
-        let Some(text) = value.as_str() else {
-            self.lose(format!("{field}: {value} has no unit: write for example 30s"));
-            return None;
+        let parsed = match self.get(field)? {
+            Value::String(text) => text.parse().map_err(|error| format!("{field}: {error}")),
+            value => Err(format!("{field}: {value} has no unit: write for example 30s")),
         };
-        text.parse().map_err(|error| self.lose(format!("{field}: {error}"))).ok()
+        parsed.map_err(|error| self.lose(error)).ok()
     }
 
     fn flag(&mut self, field: &str) -> bool {
@@ -141,38 +140,37 @@ impl<'a> Reading<'a> {
         let unhealthy = self.duration("unhealthyDuration");
         let healthy = self.duration("healthyDuration");
         let (periodically, after) = (self.flag("turnUnhealthyPeriodically"), self.flag("turnUnhealthyAfter"));
-        if periodically && after {
-            self.lose("turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them");
-            return None;
-        }
-        if !periodically && !after {
-            if unhealthy.is_some() || healthy.is_some() {
+        if periodically == after {
+            if after {
+                self.lose(
+                    "turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them",
+                );
+            } else if unhealthy.is_some() || healthy.is_some() {
                 self.note(
                     "without turnUnhealthyPeriodically or turnUnhealthyAfter the durations have no effect: spec.failures is left out",
                 );
             }
             return None;
         }
-        let Some(unhealthy) = unhealthy else {
-            // An invalid duration has been reported already.
-            if self.get("unhealthyDuration").is_none() {
-                self.lose(
-                    "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy",
-                );
-            }
-            return None;
-        };
+        if self.get("unhealthyDuration").is_none() {
+            self.lose(
+                "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy",
+            );
+        }
+        // An invalid duration has been reported already.
+        let mut failures = json!({ "unhealthyDuration": unhealthy? });
         match (after, &healthy) {
             (true, Some(_)) => self.note("healthyDuration has no effect beside turnUnhealthyAfter"),
             (false, None) => self.note("without healthyDuration nodes are never healthy"),
             _ => {}
         }
-        Some(if after {
-            json!({ "unhealthyDuration": unhealthy, "turnUnhealthyAfter": true })
+        if after {
+            failures["turnUnhealthyAfter"] = json!(true);
         } else {
-            let healthy = healthy.unwrap_or_default();
-            json!({ "unhealthyDuration": unhealthy, "healthyDuration": healthy, "turnUnhealthyPeriodically": true })
-        })
+            failures["healthyDuration"] = json!(healthy.unwrap_or_default());
+            failures["turnUnhealthyPeriodically"] = json!(true);
+        }
+        Some(failures)
     }
 
     fn image(&mut self) -> Option<String> {
@@ -182,10 +180,10 @@ impl<'a> Reading<'a> {
             return None;
         };
         let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
-        let wanted = KUBERNETES_VERSION.rsplit_once('.').map_or(KUBERNETES_VERSION, |(minor, _)| minor);
-        if !tag.trim_start_matches('v').starts_with(&format!("{wanted}.")) {
+        let minor = KUBERNETES_VERSION.rsplit_once('.').map_or(KUBERNETES_VERSION, |(minor, _)| minor);
+        if !tag.trim_start_matches('v').starts_with(&format!("{minor}.")) {
             self.note(format!(
-                "kube-node is tried with kubemark {wanted}; {image} may not know its arguments. No patched one is needed: without spec.kubemark.image our own hollow kubelet runs"
+                "kube-node is tried with kubemark {minor}; {image} may not know its arguments. No patched one is needed: without spec.kubemark.image our own hollow kubelet runs"
             ));
         }
         Some(image.to_owned())

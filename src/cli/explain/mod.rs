@@ -3,10 +3,7 @@
 
 mod hints;
 
-use std::{
-    fmt::{Display, Write as _},
-    process::ExitCode,
-};
+use std::fmt::{Display, Write as _};
 
 use clap::Args;
 use jiff::Timestamp;
@@ -38,11 +35,11 @@ pub struct Explain {
 
 impl Explain {
     /// Prints the explanation.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
         let set = read_set(&client, &self.name).await?;
         super::say(explain(&set, Timestamp::now()).trim_end());
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 
@@ -55,10 +52,8 @@ pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     let lines = format!("NodeSet {set_name} of NodeClass {class}: {headline}\n");
     let mut text = Text { set: set_name, now, lines, hints: Vec::new() };
     if status.observed_generation.is_some() && status.observed_generation != set.metadata.generation {
-        text.row(
-            "Note",
-            "the status is older than the spec: the operator has not looked at the last change yet",
-        );
+        let note = "the status is older than the spec: the operator has not looked at the last change yet";
+        text.row("Note", note);
     }
     if set.spec.paused == Some(true) {
         text.row("Paused", "spec.paused stops the rollout; scaling and repair go on");
@@ -104,20 +99,18 @@ fn headline(set: &NodeSet, status: &NodeSetStatus, now: Timestamp) -> String {
     }
     let is = |r#type: &str, wanted: &str| condition(status, r#type).filter(|found| found.status == wanted);
     let halted = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
-    let (state, of) = if let Some(degraded) = degraded(status) {
-        ("degraded", degraded)
-    } else if let Some(halted) = halted {
+    if let Some(halted) = halted.filter(|_| degraded(status).is_none()) {
         return format!("its rollout halted itself {} ago", age(halted.0, now));
-    } else if let Some(progressing) = is("Progressing", "True") {
-        ("progressing", progressing)
-    } else if let Some(available) = is("Available", "False") {
-        ("not available", available)
-    } else if let Some(complete) = is("Progressing", "False") {
-        (if complete.reason == "Complete" { "complete" } else { "at rest" }, complete)
-    } else {
+    }
+    let at_rest = |own: &Condition| if own.reason == "Complete" { "complete" } else { "at rest" };
+    let state = (degraded(status).map(|own| ("degraded", own)))
+        .or_else(|| Some(("progressing", is("Progressing", "True")?)))
+        .or_else(|| Some(("not available", is("Available", "False")?)))
+        .or_else(|| is("Progressing", "False").map(|own| (at_rest(own), own)));
+    let Some((state, condition)) = state else {
         return "the operator has said nothing about it yet; does it run?".to_owned();
     };
-    format!("{state} for {} ({})", age(of.last_transition_time.0, now), of.reason)
+    format!("{state} for {} ({})", age(condition.last_transition_time.0, now), condition.reason)
 }
 
 /// The explanation, built line by line.
@@ -166,12 +159,8 @@ impl Text<'_> {
         };
         let (started, progress) = (self.age(start_time), self.age(progress_time));
         self.row("Rollout", format!("{way}, began {started} ago"));
-        self.row(
-            "",
-            format!(
-                "last progress {progress} ago; new nodes available: {available}, old nodes left: {outdated}"
-            ),
-        );
+        let counts = format!("new nodes available: {available}, old nodes left: {outdated}");
+        self.row("", format!("last progress {progress} ago; {counts}"));
         if let Some(halted) = halt_time {
             self.row("", format!("halted itself {} ago: progressDeadline was over", self.age(halted)));
             if is_resumed_since(set, halted.0) {

@@ -1,10 +1,8 @@
 //! `kube-node cleanup`: deletes the nodes, and with `--all` everything that `setup` installed.
 
-use std::process::ExitCode;
-
-use anyhow::bail;
+use anyhow::ensure;
 use clap::Args;
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client};
 use kube_ext::{objects::delete, process::say};
 use kube_node_api::{NodeClass, NodeSet};
 use local_cluster::uninstall;
@@ -29,7 +27,7 @@ pub struct Cleanup {
 
 impl Cleanup {
     /// Returns when everything is gone.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
         if self.all {
             nothing_else(&client).await?;
@@ -44,20 +42,21 @@ impl Cleanup {
             uninstall(&client).await?;
             say("All that setup installed is gone.");
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 
 /// Refuses if other NodeSets or NodeClasses exist: they and their Nodes would be deleted with the CRDs.
 async fn nothing_else(client: &Client) -> anyhow::Result<()> {
     let mut others = Vec::new();
-    let all = ListParams::default;
-    for kind in [Kind::of::<NodeSet>(client, all()), Kind::of::<NodeClass>(client, all())] {
+    for kind in [Kind::of::<NodeSet>(client, ""), Kind::of::<NodeClass>(client, "")] {
         let names = kind.names().await?.into_iter().filter(|name| name != NAME);
         others.extend(names.map(|name| format!("{} {name}", kind.name())));
     }
-    if others.is_empty() {
-        return Ok(());
-    }
-    bail!("there is more than this fleet: delete {} first, or leave --all out", names(&others, NAMES_MAX))
+    ensure!(
+        others.is_empty(),
+        "there is more than this fleet: delete {} first, or leave --all out",
+        names(&others, NAMES_MAX)
+    );
+    Ok(())
 }

@@ -1,18 +1,12 @@
 //! `kube-node create [N]`: applies the NodeClass and the NodeSet and waits until the nodes are Ready.
 
-use std::process::ExitCode;
-
 use anyhow::bail;
 use clap::Args;
 use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams},
 };
-use kube_ext::{
-    call::{ApiError, call},
-    objects::read,
-    process::say,
-};
+use kube_ext::{call::call, objects::read, process::say};
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::Value;
 
@@ -39,42 +33,35 @@ pub struct Create {
 
 impl Create {
     /// Returns when all nodes are Ready.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let controller = self.kind.node_controller;
         if controller == NodeController::Hollow && self.kind.image.is_some() {
             bail!("--image is for machines that are pods: leave it out, or take --node-controller kubemark");
         }
         let client = self.cluster.client().await?;
-        let before = read_set(&client).await.map_err(|error| explained(error, "NodeSet"))?;
         let class = read(&Api::all(client.clone()), NAME).await?;
-        check(before.as_ref(), class.as_ref(), controller)?;
+        check(read_set(&client).await?.as_ref(), class.as_ref(), controller)?;
         apply::<NodeClass>(&client, &self.kind.class()).await?;
         apply::<NodeSet>(&client, &set(self.nodes)).await?;
-        let image = self.kind.image().filter(|_| controller == NodeController::Kubemark);
-        let image = image.map_or_else(String::new, |image| format!(", image {image}"));
+        let image = self.kind.image().map_or_else(String::new, |image| format!(", image {image}"));
         let (nodes, controller) = (self.nodes, controller.name());
         say(format_args!("NodeSet {NAME}: {nodes} nodes of NodeController {controller}{image}"));
-        self.wait.until_ready(&client).await?;
-        Ok(ExitCode::SUCCESS)
+        self.wait.until_ready(&client).await
     }
 }
 
 /// Refuses to change the provider or the class of existing objects.
-fn check(
-    set: Option<&NodeSet>,
-    class: Option<&NodeClass>,
-    node_controller: NodeController,
-) -> anyhow::Result<()> {
+fn check(set: Option<&NodeSet>, class: Option<&NodeClass>, desired: NodeController) -> anyhow::Result<()> {
     let again = "change their number with kube-node scale, or take them away first with kube-node cleanup";
     if let Some(other) = set.map(|set| &set.spec.node_class_name).filter(|class| *class != NAME) {
         bail!("NodeSet {NAME} is there already, with nodes of NodeClass {other}: {again}");
     }
-    match class.map(|class| class.spec.node_controller.as_str()) {
-        Some(before) if before != node_controller.name() => {
-            bail!("NodeClass {NAME} is there already, with nodes of NodeController {before}: {again}")
-        }
-        _ => Ok(()),
+    if let Some(other) =
+        class.map(|class| &class.spec.node_controller).filter(|other| *other != desired.name())
+    {
+        bail!("NodeClass {NAME} is there already, with nodes of NodeController {other}: {again}");
     }
+    Ok(())
 }
 
 async fn apply<K>(client: &Client, object: &Value) -> anyhow::Result<()>
@@ -84,16 +71,12 @@ where
     let (api, kind, object) = (Api::<K>::all(client.clone()), K::kind(&()), Patch::Apply(object));
     // Force: fields written earlier by these commands or by hand take the new values.
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    let applied = call(format_args!("apply {kind} {NAME}"), api.patch(NAME, &params, &object)).await;
-    applied.map(drop).map_err(|error| explained(error, &kind))
-}
-
-/// Adds advice to an API error.
-fn explained(error: ApiError, kind: &str) -> anyhow::Error {
-    if error.is(404) {
-        return anyhow::anyhow!("this cluster has no kind {kind}: kube-node setup installs it");
+    match call(format_args!("apply {kind} {NAME}"), api.patch(NAME, &params, &object)).await {
+        Err(error) if error.is_not_found() => {
+            bail!("this cluster has no kind {kind}: kube-node setup installs it")
+        }
+        applied => Ok(applied.map(drop)?),
     }
-    error.into()
 }
 
 #[cfg(test)]
@@ -121,12 +104,12 @@ mod tests {
         };
         assert_eq!(check(None, None), Ok(()));
         assert_eq!(check(Some(&set(NAME)), Some(&class("hollow"))), Ok(()));
-        let said = check(Some(&set("hollow")), None).unwrap_err();
+        let refused = check(Some(&set("hollow")), None).unwrap_err();
         assert!(
-            said.contains("nodes of NodeClass hollow: change their number with kube-node scale"),
-            "{said}"
+            refused.contains("nodes of NodeClass hollow: change their number with kube-node scale"),
+            "{refused}"
         );
-        let said = check(None, Some(&class("kubemark"))).unwrap_err();
-        assert!(said.contains("nodes of NodeController kubemark"), "{said}");
+        let refused = check(None, Some(&class("kubemark"))).unwrap_err();
+        assert!(refused.contains("nodes of NodeController kubemark"), "{refused}");
     }
 }

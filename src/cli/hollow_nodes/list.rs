@@ -1,7 +1,5 @@
 //! `kube-node list`: the fleet's Nodes, as a table that fits the terminal, or as JSON or YAML.
 
-use std::process::ExitCode;
-
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use kube_ext::process::say;
@@ -13,7 +11,7 @@ use super::{
 };
 use crate::{
     table::{Table, terminal_width},
-    text::age,
+    text::age_or_dash,
 };
 
 /// Arguments of `list`.
@@ -50,7 +48,7 @@ struct Report {
 
 impl List {
     /// Prints the Nodes.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
         let (set, nodes) = (read_set(&client).await?, read(&client).await?);
         let ready = nodes.iter().filter(|row| row.ready).count();
@@ -61,7 +59,7 @@ impl List {
             Some(Output::Wide) => say(text(&report, true, None, Timestamp::now())),
             None => say(text(&report, false, terminal_width(), Timestamp::now())),
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 
@@ -81,15 +79,12 @@ fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> St
     headings.push("WHY");
     let mut table = Table::new(&headings);
     for row in nodes {
-        let Row {
-            name, status, created, version, runtime, node_controller, address, reason, message, ..
-        } = row.clone();
-        let age = created.map_or_else(|| "-".to_owned(), |created| age(created, now));
-        let mut cells = vec![name, status, age, version];
+        let (age, reason, message) = (age_or_dash(row.created, now), &row.reason, &row.message);
+        let mut cells = vec![row.name.clone(), row.status.clone(), age, row.version.clone()];
         if wide {
-            cells.extend([node_controller, address, runtime]);
+            cells.extend([&row.node_controller, &row.address, &row.runtime].map(String::clone));
         }
-        cells.push(if message.is_empty() { reason } else { format!("{reason}: {message}") });
+        cells.push(if message.is_empty() { reason.clone() } else { format!("{reason}: {message}") });
         table.row(cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
     format!("{}\n\n{summary}", table.text(width))

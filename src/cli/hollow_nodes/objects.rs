@@ -44,13 +44,13 @@ impl NodeController {
 }
 
 impl Kind {
-    /// Image of a machine that is a pod; `None` for kube-node's own.
+    /// Image of a machine that is a pod; `None` for kube-node's own, and for machines without pods.
     pub(super) fn image(&self) -> Option<String> {
         match (&self.image, &self.kubemark_version) {
+            _ if self.node_controller == NodeController::Hollow => None,
             (Some(image), Some(version)) if !has_tag(image) => Some(format!("{image}:{version}")),
             (Some(image), _) => Some(image.clone()),
-            (None, Some(version)) => Some(format!("{UPSTREAM}:{version}")),
-            (None, None) => None,
+            (None, version) => version.as_ref().map(|version| format!("{UPSTREAM}:{version}")),
         }
     }
 
@@ -65,7 +65,7 @@ impl Kind {
         if let Some(version) = &self.kubemark_version {
             spec["provisioning"] = json!({ "kubelet": { "version": version } });
         }
-        if let Some(image) = self.image().filter(|_| self.node_controller == NodeController::Kubemark) {
+        if let Some(image) = self.image() {
             spec["kubemark"] = json!({ "image": image });
         }
         object("NodeClass", NAME, &spec)
@@ -85,15 +85,12 @@ fn has_tag(image: &str) -> bool {
 /// Parses a version of Kubernetes in the form of `KUBEMARK_VERSION`.
 fn version(text: &str) -> Result<String, String> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let rest = text.strip_prefix('v').unwrap_or_default();
-    let mut parts = rest.splitn(3, '.');
-    let (major, minor, patch) = (parts.next(), parts.next(), parts.next());
-    let patch = patch.map(|patch| patch.split(['-', '+']).next().unwrap_or_default());
-    if [major, minor, patch].into_iter().all(|part| part.is_some_and(is_number)) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is no version of Kubernetes: write for example v1.36.3"))
+    let release = text.split(['-', '+']).next().and_then(|release| release.strip_prefix('v'));
+    let parts: Vec<&str> = release.unwrap_or_default().split('.').collect();
+    if parts.len() == 3 && parts.into_iter().all(is_number) {
+        return Ok(text.to_owned());
     }
+    Err(format!("{text:?} is no version of Kubernetes: write for example v1.36.3"))
 }
 
 #[cfg(test)]

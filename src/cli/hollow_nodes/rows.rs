@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use kube_ext::objects::list;
 use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODE_CONTROLLER, LABEL_NODESET};
 use serde::Serialize;
@@ -41,40 +41,34 @@ pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
 /// Formats a Node.
 pub(crate) fn row(node: &Node) -> Row {
     let status = node.status.clone().unwrap_or_default();
-    let condition = |r#type: &str| {
-        let mut conditions = status.conditions.iter().flatten();
-        conditions.find(|condition| condition.type_ == r#type)
-    };
+    let condition = |r#type: &str| status.conditions.iter().flatten().find(|own| own.type_ == r#type);
     let ready = condition("Ready");
     let is_ready = ready.is_some_and(|ready| ready.status == "True");
     let is_leaving = node.metadata.deletion_timestamp.is_some();
     let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
-    let words = [
-        (true, if is_ready { "Ready" } else { "NotReady" }),
-        (is_cordoned && !is_leaving, "SchedulingDisabled"),
-        (is_leaving, "Leaving"),
-    ];
-    let words: Vec<&str> = words.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect();
+    let schedulable = match (is_leaving, is_cordoned) {
+        (true, _) => ",Leaving",
+        (false, true) => ",SchedulingDisabled",
+        (false, false) => "",
+    };
     let is_false = |condition: &&NodeCondition| condition.status == "False";
-    let why = condition(CONDITION_DRAINED)
-        .filter(is_false)
-        .filter(|_| is_leaving)
+    let cause = condition(CONDITION_DRAINED)
+        .filter(|drained| is_leaving && is_false(drained))
         .or_else(|| condition(CONDITION_MACHINE).filter(is_false))
         .or_else(|| ready.filter(|_| !is_ready));
     let info = status.node_info.as_ref();
-    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
     let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP");
     Row {
-        name: node.metadata.name.clone().unwrap_or_default(),
-        status: words.join(","),
+        name: node.name_any(),
+        status: format!("{}{schedulable}", if is_ready { "Ready" } else { "NotReady" }),
         ready: is_ready,
         created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
         version: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
         runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
-        node_controller: label(LABEL_NODE_CONTROLLER).unwrap_or_default(),
+        node_controller: node.labels().get(LABEL_NODE_CONTROLLER).cloned().unwrap_or_default(),
         address: address.map(|address| address.address.clone()).unwrap_or_default(),
-        reason: why.and_then(|why| why.reason.clone()).unwrap_or_default(),
-        message: why.and_then(|why| why.message.clone()).unwrap_or_default(),
+        reason: cause.and_then(|cause| cause.reason.clone()).unwrap_or_default(),
+        message: cause.and_then(|cause| cause.message.clone()).unwrap_or_default(),
     }
 }
 

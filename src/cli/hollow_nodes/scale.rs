@@ -1,7 +1,5 @@
 //! `kube-node scale N`: changes the number of nodes by the scale subresource, which developers may use.
 
-use std::process::ExitCode;
-
 use anyhow::bail;
 use clap::Args;
 use kube::{
@@ -28,7 +26,7 @@ pub struct Scale {
 
 impl Scale {
     /// Returns when all wanted nodes are Ready and surplus nodes are gone.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
         let Some(before) = read_set(&client).await? else {
             bail!("there is no NodeSet {NAME}: make it with kube-node create {}", self.nodes);
@@ -37,7 +35,6 @@ impl Scale {
         let (sets, params) = (Api::<NodeSet>::all(client.clone()), PatchParams::default());
         call(format_args!("scale NodeSet {NAME}"), sets.patch_scale(NAME, &params, &patch)).await?;
         say(format_args!("NodeSet {NAME}: from {} to {} nodes", before.spec.replicas, self.nodes));
-        self.wait.until_ready(&client).await?;
-        Ok(ExitCode::SUCCESS)
+        self.wait.until_ready(&client).await
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::progress::Progress;
 
 /// Maximum number of Nodes in the output.
-const NAMED_MAX: usize = 10;
+const NODES_MAX: usize = 10;
 
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
@@ -38,37 +38,34 @@ impl Verify {
             goal::follow(&client, Goal::Ready, self.limit.timeout).await?;
             return Ok(ExitCode::SUCCESS);
         }
-        match progress(Goal::Ready, Some(&set)) {
-            Progress::Done(text) => {
-                say(text);
+        let waiting = match progress(Goal::Ready, Some(&set)) {
+            Progress::Done(counts) => {
+                say(counts);
                 return Ok(ExitCode::SUCCESS);
             }
-            Progress::Failed(why) => bail!(why),
-            Progress::Waiting(waiting) => {
-                say(waiting.line);
-                if !waiting.is_observed {
-                    say(
-                        "The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.",
-                    );
-                }
-                waiting.delay.into_iter().for_each(say);
-                others(&read(&client).await?).into_iter().for_each(say);
-            }
+            Progress::Failed(reason) => bail!(reason),
+            Progress::Waiting(waiting) => waiting,
+        };
+        say(waiting.line);
+        if !waiting.is_observed {
+            say("The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.");
         }
+        waiting.delay.into_iter().for_each(say);
+        others(&read(&client).await?).into_iter().for_each(say);
         Ok(ExitCode::FAILURE)
     }
 }
 
 /// Nodes that are not Ready, each with its reason.
 fn others(rows: &[Row]) -> Vec<String> {
-    let others: Vec<&Row> = rows.iter().filter(|row| !row.ready).collect();
-    let mut lines: Vec<String> = others
-        .iter()
-        .take(NAMED_MAX)
-        .map(|Row { name, status, reason, message, .. }| format!("{name}: {status}: {reason}: {message}"))
-        .collect();
-    if others.len() > NAMED_MAX {
-        lines.push(format!("… and {} more: kube-node list shows all", others.len() - NAMED_MAX));
+    let others = rows.iter().filter(|row| !row.ready).map(|row| {
+        let Row { name, status, reason, message, .. } = row;
+        format!("{name}: {status}: {reason}: {message}")
+    });
+    let mut lines: Vec<String> = others.collect();
+    if let Some(more) = lines.len().checked_sub(NODES_MAX).filter(|more| *more > 0) {
+        lines.truncate(NODES_MAX);
+        lines.push(format!("… and {more} more: kube-node list shows all"));
     }
     lines
 }
