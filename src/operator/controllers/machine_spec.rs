@@ -7,14 +7,11 @@ use kube_node_api::{NodeClassSpec, names};
 use kube_node_cache::{Cache, CachedNodeSet, NodeView};
 use kube_node_planner::revision::ResolvedMachine;
 
-use super::{Revisions, RevisionsError};
+use super::revisions::{Result, Revisions};
 use crate::providers::Settings;
 
 /// Content of the revision that a Node names; None if the Node names none or the revision is gone.
-pub async fn stored(
-    revisions: &Revisions,
-    node: &NodeView,
-) -> Result<Option<Arc<ResolvedMachine>>, RevisionsError> {
+pub async fn stored(revisions: &Revisions, node: &NodeView) -> Result<Option<Arc<ResolvedMachine>>> {
     let Some(revision) = node.label(names::LABEL_REVISION) else { return Ok(None) };
     revisions.get(node.class().unwrap_or_default(), revision).await
 }

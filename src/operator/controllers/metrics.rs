@@ -41,39 +41,21 @@ impl Metrics {
         computed(registry, name, ["reason"], NodeWait::reasons().map(|reason| [reason]), move |gauges| {
             waiting.reasons(|reason| gauges.with_label_values(&[reason]).inc());
         })?;
+        let reconciliations = ("kube_node_reconciles_total", "Reconciliations, by controller and result");
+        let outcomes = CONTROLLERS.into_iter().flat_map(|name| [[name, SUCCESS], [name, "error"]]);
+        let seconds = ("kube_node_reconcile_duration_seconds", "Time of a reconciliation");
+        let created = ("kube_node_node_creations_total", "Node creations, by result");
+        let creations = results().chain([[pod_cidrs::NOT_AVAILABLE]]);
+        let deleted = ("kube_node_node_deletions_total", "Node deletions, by result");
+        let replaced = ("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause");
+        let causes = DisruptionReason::VARIANTS.iter().map(|cause| [*cause]);
         Ok(Self {
-            reconciliations: counters(
-                registry,
-                ("kube_node_reconciles_total", "Reconciliations, by controller and result"),
-                ["controller", "result"],
-                CONTROLLERS.into_iter().flat_map(|name| [[name, SUCCESS], [name, "error"]]),
-            )?,
-            reconcile_seconds: histograms(
-                registry,
-                ("kube_node_reconcile_duration_seconds", "Time of a reconciliation"),
-                &RECONCILE_SECONDS,
-                "controller",
-                CONTROLLERS,
-            )?,
+            reconciliations: counters(registry, reconciliations, ["controller", "result"], outcomes)?,
+            reconcile_seconds: histograms(registry, seconds, &RECONCILE_SECONDS, "controller", CONTROLLERS)?,
             waits,
-            nodes_created: counters(
-                registry,
-                ("kube_node_node_creations_total", "Node creations, by result"),
-                ["result"],
-                results().chain([[pod_cidrs::NOT_AVAILABLE]]),
-            )?,
-            nodes_deleted: counters(
-                registry,
-                ("kube_node_node_deletions_total", "Node deletions, by result"),
-                ["result"],
-                results(),
-            )?,
-            nodes_replaced: counters(
-                registry,
-                ("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
-                ["cause"],
-                DisruptionReason::VARIANTS.iter().map(|cause| [*cause]),
-            )?,
+            nodes_created: counters(registry, created, ["result"], creations)?,
+            nodes_deleted: counters(registry, deleted, ["result"], results())?,
+            nodes_replaced: counters(registry, replaced, ["cause"], causes)?,
         })
     }
 

@@ -39,6 +39,9 @@ pub enum RevisionsError {
     Unusable(#[from] anyhow::Error),
 }
 
+/// Result of reading or writing a revision.
+pub type Result<T, E = RevisionsError> = std::result::Result<T, E>;
+
 impl From<RevisionError> for RevisionsError {
     fn from(error: RevisionError) -> Self {
         Self::Unusable(error.into())
@@ -69,11 +72,7 @@ impl Revisions {
     }
 
     /// Stores the machine spec unless it is stored, and returns its revision.
-    pub(super) async fn ensure(
-        &self,
-        class: &NodeClass,
-        machine: &ResolvedMachine,
-    ) -> Result<String, RevisionsError> {
+    pub(super) async fn ensure(&self, class: &NodeClass, machine: &ResolvedMachine) -> Result<String> {
         let revision = machine.revision()?;
         let name = object_name(&class.name_any(), &revision);
         let stored = match self.cached(&name).filter(|cached| cached.owner == class.metadata.uid) {
@@ -82,19 +81,14 @@ impl Revisions {
         };
         // Compared by revision: quantities may be written in another form.
         if stored.machine.revision()? != revision {
-            return Err(
-                anyhow!("ControllerRevision {name} holds another machine: somebody changed it").into()
-            );
+            let error = anyhow!("ControllerRevision {name} holds another machine: somebody changed it");
+            return Err(error.into());
         }
         Ok(revision)
     }
 
     /// The machine spec of a revision; None if the revision is gone.
-    pub(crate) async fn get(
-        &self,
-        class: &str,
-        revision: &str,
-    ) -> Result<Option<Arc<ResolvedMachine>>, RevisionsError> {
+    pub(crate) async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<ResolvedMachine>>> {
         let name = object_name(class, revision);
         if let Some(cached) = self.cached(&name) {
             return Ok(Some(cached.machine));
@@ -126,7 +120,7 @@ impl Revisions {
         class: &CachedNodeClass,
         needed: &BTreeSet<String>,
         limit: usize,
-    ) -> Result<(usize, usize), RevisionsError> {
+    ) -> Result<(usize, usize)> {
         let class_name = class.name();
         let selector = of_class(class_name);
         let action = format!("list the revisions of {class_name}");
@@ -183,7 +177,7 @@ impl Revisions {
         class: &NodeClass,
         name: &str,
         machine: &ResolvedMachine,
-    ) -> Result<CachedRevision, RevisionsError> {
+    ) -> Result<CachedRevision> {
         if let Some(stored) = self.read(name).await? {
             return self.take_over(class, stored).await;
         }
@@ -201,11 +195,7 @@ impl Revisions {
 
     /// Changes the owner of a revision left behind by an earlier class of this name: it would be collected
     /// with that class.
-    async fn take_over(
-        &self,
-        class: &NodeClass,
-        stored: ControllerRevision,
-    ) -> Result<CachedRevision, RevisionsError> {
+    async fn take_over(&self, class: &NodeClass, stored: ControllerRevision) -> Result<CachedRevision> {
         if owner_of(&stored) == class.metadata.uid {
             return self.remember(&stored);
         }
@@ -224,7 +214,7 @@ impl Revisions {
         name: &str,
         machine: &ResolvedMachine,
         number: i64,
-    ) -> Result<CachedRevision, RevisionsError> {
+    ) -> Result<CachedRevision> {
         let object = ControllerRevision {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -240,7 +230,7 @@ impl Revisions {
         self.remember(&call(action, self.api.create(&params, &object)).await?)
     }
 
-    fn remember(&self, stored: &ControllerRevision) -> Result<CachedRevision, RevisionsError> {
+    fn remember(&self, stored: &ControllerRevision) -> Result<CachedRevision> {
         let name = stored.name_any();
         let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
         let machine: ResolvedMachine = serde_json::from_value(data).with_context(|| {

@@ -173,12 +173,9 @@ impl NodeController {
         id: &MachineId,
         class: Option<&NodeClass>,
     ) -> Result<Option<Arc<dyn Provider>>> {
-        let by_name = |name: &str| self.context.providers.get(name).cloned();
-        if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER) {
-            return Ok(by_name(name));
-        }
-        if let Some(class) = class {
-            return Ok(by_name(&class.spec.node_controller));
+        let of_class = class.map(|class| class.spec.node_controller.as_str());
+        if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER).or(of_class) {
+            return Ok(self.context.providers.get(name).cloned());
         }
         if !node.has_finalizer(names::FINALIZER_MACHINE) {
             return Ok(None);

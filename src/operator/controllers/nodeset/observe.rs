@@ -28,7 +28,7 @@ use kube_node_planner::{
 };
 
 use super::NodeSetController;
-use crate::controllers::RevisionsError;
+use crate::controllers::revisions;
 
 /// Observed state of one set.
 pub(super) struct Observed {
@@ -103,6 +103,7 @@ impl NodeSetController {
         let name = set.metadata.name.clone().unwrap_or_default();
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let blueprint = self.blueprint(set).await;
+        let expectations = self.context.expectations.lock().get(&name).cloned().unwrap_or_default();
         let mut observed = Observed {
             members: Vec::new(),
             to_adopt: Vec::new(),
@@ -115,7 +116,7 @@ impl NodeSetController {
                 .and_then(|made| self.class_room(&set.spec.node_class_name, made.limit)),
             blueprint,
             class_back_off: self.class_back_off(set),
-            expectations: self.context.expectations.lock().get(&name).cloned().unwrap_or_default(),
+            expectations,
             status: self.last_status(set),
             name,
             uid,
@@ -171,13 +172,11 @@ impl NodeSetController {
                 let drain_refused = member.stage == DeletionStage::PendingDrain
                     && member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED);
                 member.deletion_refused = drain_refused || refused.contains(&node.name);
+                let has_permit = || self.context.drain_permits.is_granted(&observed.name, &node.uid);
                 let goes = match member.stage {
                     DeletionStage::Staying => observed.expectations.is_leaving(&node.name),
-                    // The drain has not started: it may have to wait for others again.
-                    DeletionStage::PendingDrain if drain_refused => false,
-                    DeletionStage::PendingDrain => {
-                        self.context.drain_permits.is_granted(&observed.name, &node.uid)
-                    }
+                    // A refused drain has not started: it may have to wait for others again.
+                    DeletionStage::PendingDrain => !drain_refused && has_permit(),
                     DeletionStage::Draining => false,
                 };
                 if goes {
@@ -273,7 +272,7 @@ impl NodeSetController {
         class: &str,
         revision: &str,
         template: DesiredTemplate,
-    ) -> Result<Option<Blueprint>, RevisionsError> {
+    ) -> revisions::Result<Option<Blueprint>> {
         let machine = self.context.revisions.get(class, revision).await?;
         let revision = revision.to_owned();
         Ok(machine.map(|machine| Blueprint { machine, revision, template, limit: None }))
