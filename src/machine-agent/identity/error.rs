@@ -1,8 +1,11 @@
 //! Errors of a machine's identity.
 
+use std::time::Duration;
+
 use kube_ext::call::ApiError;
 
-use super::request::ANSWER_LIMIT;
+/// Time that a CSR may stay unanswered before that is reported.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 
 /// Reason why a machine has no identity, or no longer. The text includes the remedy: it becomes the last line
 /// of the machine's container.

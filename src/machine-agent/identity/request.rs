@@ -20,11 +20,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     CredentialStore, IdentityError, IdentityOptions,
+    error::ANSWER_LIMIT,
     store::{Certificate, unusable},
 };
 
-/// Time that a CSR may stay unanswered before that is reported.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// Time limit for a watch to show the existing CSR: longer than that of its call.
 const STILL_THERE: Duration = Duration::from_secs(25);
 /// Resource version at which a watch starts from any state that the API server has.

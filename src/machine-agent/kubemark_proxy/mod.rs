@@ -126,7 +126,7 @@ struct Shared {
 impl Shared {
     /// Applies other settings.
     fn set(&self, settings: Settings) {
-        self.change(|state| state.set_failures(settings.failures));
+        self.change(|state| state.failures = settings.failures);
         self.changed.notify_one();
     }
 

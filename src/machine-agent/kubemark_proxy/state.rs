@@ -37,7 +37,8 @@ pub struct Presence {
 #[derive(Debug)]
 pub struct NodeState {
     machine: Machine,
-    failures: Option<Failures>,
+    /// Fault injection settings.
+    pub failures: Option<Failures>,
     boot: Option<Uuid>,
     reported: ReportedStatus,
     /// Ready condition that the API server has.
@@ -62,11 +63,6 @@ impl NodeState {
             withheld: None,
             gone: None,
         }
-    }
-
-    /// Replaces the fault injection settings.
-    pub fn set_failures(&mut self, failures: Option<Failures>) {
-        self.failures = failures;
     }
 
     /// Behaviour of the machine at `now`.

@@ -22,7 +22,7 @@ fn state(failures: Option<Failures>) -> NodeState {
         container_runtime: "containerd://2.1.0".to_owned(),
         commands: Vec::new(),
     });
-    state.set_failures(failures);
+    state.failures = failures;
     state
 }
 

@@ -7,11 +7,12 @@ use std::{
     sync::Arc,
 };
 
+use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_pb::api::core::v1::Node;
 use kube_ext::error::chain;
-use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_api::{NodeClass, NodeSet, NodeSetSpec, names};
 use kube_node_cache::{NodeView, View};
 use kube_node_planner::{
     autoscaling::{
@@ -19,7 +20,7 @@ use kube_node_planner::{
         Trouble, VictimState,
     },
     budget::Budget,
-    revision,
+    revision::ResolvedMachine,
     template::DesiredTemplate,
 };
 use parking_lot::Mutex;
@@ -245,12 +246,6 @@ impl Groups {
         self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
     }
 
-    fn template(&self, group: &Group) -> DesiredTemplate {
-        let class = self.class(group);
-        let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
-        DesiredTemplate::merge(of_class, group.set.spec.template.as_ref())
-    }
-
     /// Startup taints of class and set. One that both have is listed twice, and holds up just as long.
     fn startup_taints(&self, group: &Group) -> Vec<Taint> {
         let class = self.class(group);
@@ -278,38 +273,39 @@ impl Groups {
     }
 
     async fn resolve_template(&self, group: &Group) -> Result<Node, ScaleRefusal> {
-        let class_name = &group.set.spec.node_class_name;
-        let none = |cause: String| ScaleRefusal::no_template(cause);
-        let class = self.class(group).ok_or_else(|| {
-            none(format!(
-                "there is no NodeClass {class_name} that can be read: create it, or name another one"
-            ))
-        })?;
-        let pinned = match &group.set.spec.revision {
-            None => None,
-            Some(revision) => {
-                let stored = self.context.revisions.get(class_name, revision).await;
-                let stored = stored.map_err(|error| none(chain(&error)))?;
-                let missing = || none(format!("there is no revision {revision} of NodeClass {class_name}"));
-                Some((revision.clone(), stored.ok_or_else(missing)?))
-            }
-        };
-        let (revision, machine) = if let Some(pinned) = pinned {
-            pinned
-        } else {
-            let machine =
-                revision::ResolvedMachine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
-            machine.check().map_err(|error| none(error.to_string()))?;
-            (machine.revision().map_err(|error| none(chain(&error)))?, Arc::new(machine))
-        };
+        let resolved = self.resolve_machine(group).await;
+        let (class, revision, machine) =
+            resolved.map_err(|error| ScaleRefusal::no_template(chain(&*error)))?;
+        let spec = &group.set.spec;
         let blueprint = Blueprint {
             set: group.name(),
-            class: class_name,
+            class: &spec.node_class_name,
             revision: &revision,
             machine: &machine,
-            template: &self.template(group),
+            template: &DesiredTemplate::merge(class.spec.template.as_ref(), spec.template.as_ref()),
         };
         autoscaling::node(blueprint, Timestamp::now())
+    }
+
+    /// Class, revision and machine spec of a further Node of the group.
+    async fn resolve_machine(
+        &self,
+        group: &Group,
+    ) -> anyhow::Result<(Arc<NodeClass>, String, Arc<ResolvedMachine>)> {
+        let NodeSetSpec { node_class_name, revision, class_overrides, .. } = &group.set.spec;
+        let class = self.class(group).with_context(|| {
+            format!(
+                "there is no NodeClass {node_class_name} that can be read: create it, or name another one"
+            )
+        })?;
+        if let Some(revision) = revision {
+            let stored = self.context.revisions.get(node_class_name, revision).await?;
+            let missing = || format!("there is no revision {revision} of NodeClass {node_class_name}");
+            return Ok((class, revision.clone(), stored.with_context(missing)?));
+        }
+        let machine = ResolvedMachine::resolve(&class.spec, class_overrides.as_ref());
+        machine.check()?;
+        Ok((class, machine.revision()?, Arc::new(machine)))
     }
 
     /// All readable classes.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube_ext::error::chain;
 use kube_node_api::{AutoscalingOptions, GoDuration, names};
 use kube_node_planner::autoscaling::{
     self, ClassPrice, Code, GPU_LABEL, NodeRef, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot,
@@ -15,7 +14,7 @@ use tonic::{Request, Response, Status};
 use super::{
     groups::{Group, Groups},
     proto::{self as pb, cloud_provider_server::CloudProvider, instance_status::InstanceState},
-    writer::{SCALE_LIMIT, ScaleError},
+    writer::{SCALE_LIMIT, refused},
 };
 
 /// Error classes of cluster-autoscaler: out of resources, and any other.
@@ -29,16 +28,6 @@ pub(super) struct Service {
     pub(super) groups: Arc<Groups>,
     /// True if options of sets are served.
     pub(super) options: bool,
-}
-
-impl From<ScaleError> for Status {
-    fn from(error: ScaleError) -> Self {
-        Self::new(error.code(), chain(&error))
-    }
-}
-
-fn refused(refusal: ScaleRefusal) -> Status {
-    ScaleError::from(refusal).into()
 }
 
 fn open(group: &Group) -> Status {
@@ -66,7 +55,7 @@ impl Service {
     }
 
     fn group(&self, id: &str) -> Result<Group, Status> {
-        self.groups.get(id).map_err(refused)
+        self.groups.get(id).map_err(|refusal| refused(&refusal))
     }
 
     /// Executes a scale request. `decide` computes the change from the snapshot of the set at that time.
@@ -83,7 +72,7 @@ impl Service {
         let set = id.to_owned();
         let shown = move || for_shown.get(&set).map(|group| group.shown);
         let decide = move |snapshot: &SetSnapshot| decide(&for_deciding, snapshot);
-        Ok(self.groups.writer.execute(request, id, shown, decide).await?)
+        self.groups.writer.execute(request, id, shown, decide).await
     }
 }
 
@@ -92,7 +81,7 @@ impl CloudProvider for Service {
     async fn refresh(&self, _: Request<pb::RefreshRequest>) -> Answer<pb::RefreshResponse> {
         match timeout(SCALE_LIMIT, self.groups.writer.settle_all()).await {
             Ok(Ok(())) => Ok(Response::new(pb::RefreshResponse {})),
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(status)) => Err(status),
             Err(_) => Err(Status::unavailable("the API server does not say how the last changes ended")),
         }
     }
@@ -107,7 +96,7 @@ impl CloudProvider for Service {
         request: Request<pb::NodeGroupForNodeRequest>,
     ) -> Answer<pb::NodeGroupForNodeResponse> {
         let node = request.into_inner().node.unwrap_or_default();
-        let group = self.groups.of_node(node_ref(&node)).map_err(refused)?;
+        let group = self.groups.of_node(node_ref(&node)).map_err(|refusal| refused(&refusal))?;
         let node_group = group.as_ref().map(|group| self.message(group)).unwrap_or_default();
         Ok(Response::new(pb::NodeGroupForNodeResponse { node_group: Some(node_group) }))
     }
@@ -184,7 +173,7 @@ impl CloudProvider for Service {
         request: Request<pb::NodeGroupTemplateNodeInfoRequest>,
     ) -> Answer<pb::NodeGroupTemplateNodeInfoResponse> {
         let group = self.group(&request.into_inner().id)?;
-        let node = self.groups.template_node(&group).await.map_err(refused)?;
+        let node = self.groups.template_node(&group).await.map_err(|refusal| refused(&refusal))?;
         let bytes = node.encode_to_vec();
         Ok(Response::new(pb::NodeGroupTemplateNodeInfoResponse {
             node_info: bytes.clone(),
@@ -229,7 +218,7 @@ impl CloudProvider for Service {
             let name = class.metadata.name.as_deref().unwrap_or_default();
             autoscaling::node_price(name, class.spec.price.as_deref(), hours)
         };
-        let price = price().map_err(refused)?;
+        let price = price().map_err(|refusal| refused(&refusal))?;
         Ok(Response::new(pb::PricingNodePriceResponse { price }))
     }
 
@@ -257,7 +246,7 @@ impl CloudProvider for Service {
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
             Ok(autoscaling::least_pod_price(&pod, &prices, hours))
         };
-        let price = price().map_err(refused)?;
+        let price = price().map_err(|refusal| refused(&refusal))?;
         Ok(Response::new(pb::PricingPodPriceResponse { price }))
     }
 

@@ -22,7 +22,7 @@ use tokio::{
     task::AbortHandle,
     time::{Instant, timeout, timeout_at},
 };
-use tonic::Code;
+use tonic::{Code, Status};
 use tracing::{info, warn};
 
 /// Time limit of a scale request: less than the 5 s that cluster-autoscaler waits.
@@ -30,39 +30,24 @@ pub(super) const SCALE_LIMIT: Duration = Duration::from_millis(4_500);
 /// Time limit of one API call: a later response is of no use to the scale request.
 const CALL_LIMIT: Duration = Duration::from_millis(1_500);
 
-/// Reason why a scale request was not executed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ScaleError {
-    /// Refused by the decision.
-    #[error(transparent)]
-    Refused(#[from] ScaleRefusal),
-    /// Failed during the API calls.
-    #[error("NodeSet {set} could not be changed: {failure}")]
-    Failed {
-        set: String,
-        failure: ScaleFailure,
-        /// Last error of the API server.
-        #[source]
-        source: Option<Box<kube::Error>>,
-    },
-    /// Too late, and without effect.
-    #[error("NodeSet {set} could not be changed within {} ms", SCALE_LIMIT.as_millis())]
-    Late { set: String },
+/// gRPC status of a refused scale request.
+pub(super) fn refused(refusal: &ScaleRefusal) -> Status {
+    Status::new(Code::from_i32(refusal.code as i32), refusal.to_string())
 }
 
-impl ScaleError {
-    pub(super) fn code(&self) -> Code {
-        match self {
-            Self::Refused(refusal) => Code::from_i32(refusal.code as i32),
-            Self::Late { .. } => Code::DeadlineExceeded,
-            Self::Failed { failure: ScaleFailure::Refused, source, .. } => match source.as_deref() {
-                Some(kube::Error::Api(status)) if status.code == 403 => Code::PermissionDenied,
-                Some(kube::Error::Api(status)) if status.code == 422 => Code::FailedPrecondition,
-                _ => Code::Unavailable,
-            },
-            Self::Failed { .. } => Code::Unavailable,
+/// gRPC status of a scale request that failed during the API calls; `error` is the last one of the API server.
+fn failed(set: &str, failure: ScaleFailure, error: Option<&kube::Error>) -> Status {
+    let code = match error {
+        Some(kube::Error::Api(status)) if failure == ScaleFailure::Refused && status.code == 403 => {
+            Code::PermissionDenied
         }
-    }
+        Some(kube::Error::Api(status)) if failure == ScaleFailure::Refused && status.code == 422 => {
+            Code::FailedPrecondition
+        }
+        _ => Code::Unavailable,
+    };
+    let cause = error.map(|error| format!(": {}", chain(error))).unwrap_or_default();
+    Status::new(code, format!("NodeSet {set} could not be changed: {failure}{cause}"))
 }
 
 /// Writer of sets.
@@ -104,27 +89,24 @@ impl Writer {
         set: &str,
         shown: impl Fn() -> Result<SetSnapshot, ScaleRefusal> + Send + Sync + 'static,
         decide: impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal> + Send + Sync + 'static,
-    ) -> Result<(), ScaleError> {
+    ) -> Result<(), Status> {
         // A request for an unknown group leaves no entry behind.
-        shown()?;
+        shown().map_err(|refusal| refused(&refusal))?;
         let (writer, name) = (Arc::clone(self), set.to_owned());
         let entry = Arc::clone(self.sets.lock().entry(set.to_owned()).or_default());
-        let deadline = Instant::now() + SCALE_LIMIT;
         let work = Arc::clone(&entry);
-        let task =
-            tokio::spawn(async move { writer.run(request, &name, &work, (shown, decide), deadline).await });
+        let task = tokio::spawn(async move { writer.run(request, &name, &work, shown, decide).await });
         // A client that hangs up early drops this future, and takes the missing response for a failure.
         let _client = scopeguard::guard((entry, task.abort_handle()), |(entry, task)| {
             if !task.is_finished() {
                 entry.abandoned.lock().push(task);
             }
         });
-        let open = |_| ScaleError::Failed { set: set.to_owned(), failure: ScaleFailure::Open, source: None };
-        task.await.unwrap_or_else(|error| Err(open(error)))
+        task.await.unwrap_or_else(|_| Err(failed(set, ScaleFailure::Open, None)))
     }
 
     /// Settles every set whose last write has no response.
-    pub(super) async fn settle_all(&self) -> Result<(), ScaleError> {
+    pub(super) async fn settle_all(&self) -> Result<(), Status> {
         let unsettled: Vec<(String, Arc<Entry>)> = {
             let sets = self.sets.lock();
             let unsettled = sets.iter().filter(|(_, entry)| entry.cache.lock().unsettled().is_some());
@@ -133,11 +115,10 @@ impl Writer {
         for (set, entry) in unsettled {
             let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(ScaleRefusal::no_group(""));
-            let deadline = Instant::now() + SCALE_LIMIT;
-            match self.run(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await {
+            match self.run(ScaleRequest::of_number(), &set, &entry, unknown, nothing).await {
                 // The set is no group any more: nothing is left to settle.
-                Ok(()) | Err(ScaleError::Refused(_)) => {}
-                Err(error) => return Err(error),
+                Err(status) if status.code() == Code::NotFound => {}
+                settled => settled?,
             }
         }
         Ok(())
@@ -148,23 +129,22 @@ impl Writer {
         mut request: ScaleRequest,
         set: &str,
         entry: &Entry,
-        (shown, decide): (
-            impl Fn() -> Result<SetSnapshot, ScaleRefusal>,
-            impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>,
-        ),
-        deadline: Instant,
-    ) -> Result<(), ScaleError> {
-        let late = || ScaleError::Late { set: set.to_owned() };
+        shown: impl Fn() -> Result<SetSnapshot, ScaleRefusal>,
+        decide: impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>,
+    ) -> Result<(), Status> {
+        let deadline = Instant::now() + SCALE_LIMIT;
+        let late = || {
+            let limit = SCALE_LIMIT.as_millis();
+            Status::deadline_exceeded(format!("NodeSet {set} could not be changed within {limit} ms"))
+        };
         let _serial = timeout_at(deadline, entry.serial.lock()).await.map_err(|_| late())?;
-        let (mut response, mut source) = (ApiResponse::Begun, None);
+        let (mut response, mut error): (_, CallError) = (ApiResponse::Begun, None);
         loop {
             let step = request.next(response, &mut entry.cache.lock(), &shown, &decide, set);
             let answer = match step {
                 ScaleStep::Done => return Ok(()),
-                ScaleStep::Refused(refusal) => return Err(refusal.into()),
-                ScaleStep::Failed(failure) => {
-                    return Err(ScaleError::Failed { set: set.to_owned(), failure, source });
-                }
+                ScaleStep::Refused(refusal) => return Err(refused(&refusal)),
+                ScaleStep::Failed(failure) => return Err(failed(set, failure, error.as_deref())),
                 ScaleStep::ApiCall(ApiCall::Read) => self.get(set).await,
                 ScaleStep::ApiCall(ApiCall::Write { on, change }) => {
                     // The client takes a missing response for a failure: a write that could be answered too
@@ -180,13 +160,13 @@ impl Writer {
                     self.write(set, &on, json!({ "metadata": { "annotations": now } })).await
                 }
             };
-            (response, source) = match answer {
+            (response, error) = match answer {
                 Ok(Some(live)) => (ApiResponse::Stands(live), None),
                 Ok(None) => (ApiResponse::NoGroup, None),
-                Err(error) => (failed(&error), error),
+                Err(error) => (response_of(&error), error),
             };
             if response == ApiResponse::Nothing {
-                let error = source.as_deref().map(|error| chain(error));
+                let error = error.as_deref().map(|error| chain(error));
                 warn!(set, error, "the API server does not answer");
             }
         }
@@ -225,7 +205,7 @@ fn patch(on: &SetSnapshot, change: &ReplicaChange) -> Value {
 /// A failed API call; without an error there was no response in time.
 type CallError = Option<Box<kube::Error>>;
 
-fn failed(error: &CallError) -> ApiResponse {
+fn response_of(error: &CallError) -> ApiResponse {
     let Some(kube::Error::Api(status)) = error.as_deref() else { return ApiResponse::Nothing };
     match status.code {
         404 => ApiResponse::NoGroup,
