@@ -30,17 +30,19 @@ use tokio::{
 };
 
 use super::{
-    executable::missing,
+    executable::{missing, release_in},
     files::{create_private_dir, write_public},
     go::{self, Failure},
     modules::Module,
     progress::Progress,
 };
 
+/// Oldest Go that builds Kubernetes 1.36.
+const MINIMUM_GO: (u32, u32) = (1, 26);
 /// Disk space of a cold build in bytes: 0.8 GB of modules, 2 GB of Go's build cache, 0.4 GB of binaries.
 const NEEDED_BYTES: u64 = 4 << 30;
-/// Part of Go's output that an error keeps, in bytes.
-const KEPT_OUTPUT: usize = 64 << 10;
+/// Longest output of Go that is remembered whole, in bytes; beyond it names of packages are left out.
+const OUTPUT_LIMIT: usize = 64 << 10;
 
 /// Builds each of these programs that the cache folder lacks.
 pub(super) async fn build(cache: &Path, names: &[&'static str], progress: &Progress) -> anyhow::Result<()> {
@@ -143,13 +145,13 @@ async fn check_go(dir: &Path) -> anyhow::Result<()> {
     // Run in the module's folder, so that Go switches to the toolchain that go.mod names, if it can.
     let output = go_command(dir, false).arg("version").output().await.with_context(no_go)?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    match go::parse_version(&text) {
-        Some(version) if output.status.success() && version >= go::MINIMUM => Ok(()),
+    match release_in(&text) {
+        Some(version) if output.status.success() && version >= MINIMUM_GO => Ok(()),
         // A development build of Go has no version number; the build is attempted.
         None if output.status.success() && text.contains("devel") => Ok(()),
         _ => {
-            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-            bail!(too_old(if text.is_empty() { &said } else { &text }))
+            let errors = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            bail!(too_old(if text.is_empty() { &errors } else { &text }))
         }
     }
 }
@@ -169,14 +171,14 @@ async fn check_disk(cache: &Path, dir: &Path) -> anyhow::Result<()> {
 }
 
 fn no_go() -> String {
-    let (major, minor) = go::MINIMUM;
+    let (major, minor) = MINIMUM_GO;
     format!(
         "Go is not installed: the programs of a cluster are built from source once, which needs Go {major}.{minor} or later on PATH (https://go.dev/dl), or name ready binaries with --binaries"
     )
 }
 
 fn too_old(found: &str) -> String {
-    let (major, minor) = go::MINIMUM;
+    let (major, minor) = MINIMUM_GO;
     format!(
         "Go is too old: {found}; the programs of a cluster need Go {major}.{minor} or later (https://go.dev/dl), or name ready binaries with --binaries"
     )
@@ -211,7 +213,7 @@ impl Batch {
             .arg("-o")
             // The trailing slash makes the path a folder, for one program as for several.
             .arg(format!("{}/", built.display()))
-            .args(programs.iter().map(|program| module.package(program)))
+            .args(programs.iter().filter_map(|program| module.package(program)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -276,8 +278,8 @@ struct Count {
 impl Count {
     /// Counts the packages that Go compiles (named on standard error because of `-v`). Returns the end of the output.
     async fn follow(&self, child: &mut Child) -> String {
-        let mut kept = String::new();
-        let Some(stderr) = child.stderr.take() else { return kept };
+        let mut output = String::new();
+        let Some(stderr) = child.stderr.take() else { return output };
         let mut lines = BufReader::new(stderr).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             if line.starts_with("go: downloading") {
@@ -285,12 +287,12 @@ impl Count {
             } else if !line.contains(' ') {
                 self.packages.fetch_add(1, Ordering::Relaxed);
             }
-            if kept.len() < KEPT_OUTPUT || line.contains(' ') {
-                kept.push_str(&line);
-                kept.push('\n');
+            if output.len() < OUTPUT_LIMIT || line.contains(' ') {
+                output.push_str(&line);
+                output.push('\n');
             }
         }
-        kept
+        output
     }
 
     /// Shows the counts until dropped.

@@ -1,14 +1,26 @@
 //! Programs in folders: which are there, and of which release.
 
-use std::{os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
-/// Major and minor release as a program reports it: `Kubernetes v1.36.3`, `etcd Version: 3.6.8`, and
+use anyhow::Context;
+
+/// Major and minor release as a program reports it: `Kubernetes v1.36.3`, `etcd Version: 3.6.8`,
+/// `go version go1.27rc1 linux/amd64`, and
 /// `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1`.
 pub(super) fn release_in(text: &str) -> Option<(u32, u32)> {
     text.split_ascii_whitespace().find_map(|word| {
-        let mut parts = word.trim_start_matches('v').split('.');
-        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+        let (major, rest) = word.trim_start_matches("go").trim_start_matches('v').split_once('.')?;
+        let minor = rest.split(|char: char| !char.is_ascii_digit()).next()?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
     })
+}
+
+/// Path of the program of kube-node itself.
+pub(super) fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find the program of kube-node itself")
 }
 
 /// Programs that a folder lacks.
@@ -34,5 +46,9 @@ mod tests {
         assert_eq!(release_in("containerd devel"), None);
         assert_eq!(release_in("Client Version: v1.36.3\nKustomize Version: v5.7.1"), Some((1, 36)));
         assert_eq!(release_in("etcd Version: 3.6.8\nGit SHA: abc\nGo Version: go1.26"), Some((3, 6)));
+        assert_eq!(release_in("go version go1.26.8 linux/amd64"), Some((1, 26)));
+        assert_eq!(release_in("go version go1.27rc1 linux/arm64"), Some((1, 27)));
+        assert_eq!(release_in("go version go1.9 linux/amd64"), Some((1, 9)));
+        assert_eq!(release_in("go version devel +abc"), None);
     }
 }

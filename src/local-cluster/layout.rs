@@ -90,11 +90,6 @@ impl Layout {
         self.path("cloud-config.yaml")
     }
 
-    /// Folder of the real node: its configuration and its disk.
-    pub(super) fn real_node(&self) -> PathBuf {
-        self.path("real-node")
-    }
-
     /// Path of a component's log.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {

@@ -35,8 +35,6 @@ pub(super) struct Module {
     /// True if the module contains C code, which needs a C compiler.
     pub(super) cgo: bool,
     pub(super) tags: &'static str,
-    /// Folder of its packages. A program's package lies below it, unless the folder is the program's package itself.
-    packages: &'static str,
     /// The one file of a dependency that is replaced, if any: its import path, and the text that is compiled instead.
     pub(super) replaced: Option<(&'static str, &'static str)>,
 }
@@ -47,7 +45,6 @@ pub(super) static KUBERNETES: Module = Module {
     go_sum: include_str!("modules/kubernetes/go.sum"),
     cgo: false,
     tags: "",
-    packages: "k8s.io/kubernetes/cmd",
     replaced: None,
 };
 
@@ -57,7 +54,6 @@ pub(super) static ETCD: Module = Module {
     go_sum: include_str!("modules/etcd/go.sum"),
     cgo: false,
     tags: "",
-    packages: "go.etcd.io/etcd/server/v3",
     replaced: None,
 };
 
@@ -68,7 +64,6 @@ pub(super) static CONTAINERD: Module = Module {
     cgo: false,
     // Without the snapshotters that the node's configuration disables, and without tracing.
     tags: "urfave_cli_no_docs,no_btrfs,no_devmapper,no_zfs,no_tracing",
-    packages: "github.com/containerd/containerd/v2/cmd",
     replaced: None,
 };
 
@@ -79,7 +74,6 @@ pub(super) static RUNC: Module = Module {
     // The code that enters namespaces is C: it runs before Go starts its threads.
     cgo: true,
     tags: "urfave_cli_no_docs,netgo,osusergo",
-    packages: "github.com/opencontainers/runc",
     replaced: Some((
         "github.com/opencontainers/runc/libcontainer/seccomp/seccomp_unsupported.go",
         include_str!("modules/runc/seccomp.go"),
@@ -92,32 +86,21 @@ pub(super) static CNI: Module = Module {
     go_sum: include_str!("modules/cni/go.sum"),
     cgo: false,
     tags: "",
-    packages: "github.com/containernetworking/plugins/plugins",
     replaced: None,
 };
 
 impl Module {
-    /// The module that contains a program.
-    pub(super) fn of(program: &str) -> &'static Self {
-        match program {
-            "etcd" => &ETCD,
-            "containerd" | "containerd-shim-runc-v2" | "ctr" => &CONTAINERD,
-            "runc" => &RUNC,
-            "bridge" | "loopback" | "portmap" | "host-local" => &CNI,
-            _ => &KUBERNETES,
-        }
+    /// The module that has a program among its tools.
+    pub(super) fn of(program: &'static str) -> &'static Self {
+        let modules = [&ETCD, &CONTAINERD, &RUNC, &CNI];
+        modules.into_iter().find(|module| module.package(program).is_some()).unwrap_or(&KUBERNETES)
     }
 
-    /// Import path of a program's package.
-    pub(super) fn package(&self, program: &str) -> String {
-        let packages = self.packages;
-        match program {
-            "etcd" | "runc" => packages.to_owned(),
-            "host-local" => format!("{packages}/ipam/{program}"),
-            "portmap" => format!("{packages}/meta/{program}"),
-            "bridge" | "loopback" => format!("{packages}/main/{program}"),
-            _ => format!("{packages}/{program}"),
-        }
+    /// Import path of a program's package: the tool of this name in go.mod.
+    pub(super) fn package(&self, program: &'static str) -> Option<&'static str> {
+        let (tools, _) = self.go_mod.split_once("\nrequire")?;
+        let name = Self::file_name(program);
+        tools.split_ascii_whitespace().find(|path| path.trim_end_matches("/v3").rsplit('/').next() == Some(name))
     }
 
     /// Go's name for the built program: the last part of its import path that is not a version.
@@ -135,7 +118,7 @@ impl Module {
                 " {version}.gitVersion=v{KUBERNETES_VERSION} {version}.gitMajor={major} {version}.gitMinor={minor}"
             )
         } else if self.name == CONTAINERD.name {
-            format!(" -X {}/version.Version=v{CONTAINERD_VERSION}", self.packages.trim_end_matches("/cmd"))
+            format!(" -X github.com/containerd/containerd/v2/version.Version=v{CONTAINERD_VERSION}")
         } else if self.cgo {
             // A static binary, which runs wherever it is mounted.
             " -linkmode external -extldflags -static".to_owned()
@@ -165,25 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn every_package_is_a_tool_of_its_module() {
-        let programs = [
-            "kubectl",
-            "kube-apiserver",
-            "kubemark",
-            "etcd",
-            "containerd",
-            "containerd-shim-runc-v2",
-            "ctr",
-            "runc",
-            "bridge",
-            "host-local",
-            "loopback",
-            "portmap",
-        ];
-        for program in programs {
-            let module = Module::of(program);
-            let package = module.package(program);
-            assert!(module.go_mod.contains(&format!("{package}\n")), "{} has no tool {package}", module.name);
+    fn every_program_is_a_tool_of_its_module() {
+        for (program, package) in [
+            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            ("etcd", "go.etcd.io/etcd/server/v3"),
+            ("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+            ("runc", "github.com/opencontainers/runc"),
+            ("host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local"),
+        ] {
+            assert_eq!(Module::of(program).package(program), Some(package));
+        }
+        let programs: [&[&str]; 6] =
+            [&CONTROL_PLANE, &REAL_NODE, &KUBEMARK, &CONTAINERD_PROGRAMS, &RUNC_PROGRAMS, &CNI_PLUGINS];
+        for program in programs.concat() {
+            assert!(Module::of(program).package(program).is_some(), "no module has the tool {program}");
         }
     }
 

@@ -32,19 +32,15 @@ pub struct State {
     /// Kubernetes version of the objects in etcd, such as `1.36.3`.
     pub kubernetes_version: String,
     /// Folder of the binaries at the last start.
-    #[serde(default)]
     pub binaries: Option<PathBuf>,
     /// Ports on 127.0.0.1. A restart reuses those that are still free.
-    #[serde(default)]
     pub ports: Option<Ports>,
     /// Networks of the real node, if there is one. A restart reuses them if they are still free.
-    #[serde(default)]
     pub network: Option<Network>,
     /// Addresses of kube-apiserver besides 127.0.0.1, at the same port.
     #[serde(default)]
     pub listen_addresses: Vec<IpAddr>,
     /// The supervisor process.
-    #[serde(default)]
     pub supervisor: Option<ProcessId>,
     /// True if everything that the supervisor was asked for is up.
     #[serde(default)]
@@ -130,7 +126,7 @@ impl StateFile {
     }
 
     /// Records the process of a component; `None` removes the record.
-    pub fn note(&self, component: Component, id: Option<ProcessId>) -> anyhow::Result<()> {
+    pub fn record(&self, component: Component, id: Option<ProcessId>) -> anyhow::Result<()> {
         self.change(|state| {
             state.components.remove(&component);
             state.components.extend(id.map(|id| (component, id)));

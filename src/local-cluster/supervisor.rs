@@ -4,7 +4,7 @@
 //! stops it. Dropping a cluster kills its processes.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{Read, Seek, SeekFrom},
     net::{IpAddr, Ipv4Addr},
@@ -16,7 +16,8 @@ use std::{
 use anyhow::{Context, bail};
 use kube::Client;
 use kube_ext::connection::own_address;
-use tokio::time::sleep;
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -24,6 +25,7 @@ use super::{
     addresses::Addresses,
     binaries::{self, Binaries, KUBERNETES_VERSION},
     component::{Component, ComponentArg},
+    executable::own_program,
     files::{read, write_private, write_public},
     flags,
     fleet::{self, Nodes},
@@ -33,10 +35,10 @@ use super::{
     manifests,
     pki::{AutoscalerPki, Pki},
     ports::{PortReservations, Ports},
-    process_supervisor::{Plan, ProcessSupervisor},
+    process_supervisor::{ProcessSpec, ProcessStatus, ProcessSupervisor},
     procs::ProcessId,
     progress::Progress,
-    real_node::{self, NodeInputs, Programs},
+    real_node::{self, Programs},
     state::StateFile,
     tcp_proxy,
 };
@@ -88,17 +90,17 @@ pub struct Options {
 /// A cluster supervised by this process.
 #[derive(Debug)]
 pub struct Cluster {
+    options: Options,
     layout: Layout,
     addresses: Addresses,
+    binaries: Binaries,
     /// The admin's kubeconfig.
     admin: String,
     state: Arc<StateFile>,
-    /// Process supervisors in the order of [`Component::ALL`].
-    processes: [ProcessSupervisor; 6],
-    with_operator: bool,
+    /// Started processes.
+    processes: Mutex<BTreeMap<Component, ProcessSupervisor>>,
     /// An earlier start had a real node and this one has none: its Node is deleted.
     forget_real_node: bool,
-    nodes: Nodes,
     /// TCP proxies to kube-apiserver.
     _proxies: Vec<AbortOnDropHandle<()>>,
     _reserved_ports: PortReservations,
@@ -122,7 +124,7 @@ impl Cluster {
             Programs::build(real_node, progress).await?;
         }
         let id = real_node::id_of(layout.dir());
-        let assembled = Self::assemble(&options, programs, layout, lock, &binaries, progress);
+        let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
         if assembled.is_err() {
             // The networks of a real node are already taken.
             real_node::remove(&id).await?;
@@ -131,11 +133,11 @@ impl Cluster {
     }
 
     fn assemble(
-        options: &Options,
+        options: Options,
         programs: Option<Programs>,
         layout: Layout,
         lock: DirLock,
-        binaries: &Binaries,
+        binaries: Binaries,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
@@ -163,44 +165,19 @@ impl Cluster {
         if options.autoscaler {
             write_cloud_config(&layout, ports.autoscaler)?;
         }
-        let itself = std::env::current_exe().context("cannot find the program of kube-node itself")?;
         if let (Some(programs), Some(network)) = (programs, network) {
-            let inputs = NodeInputs {
-                id,
-                dir: layout.real_node(),
-                logs: layout.path("logs"),
-                pki: &pki,
-                binaries,
-                programs,
-                network,
-                apiserver_port: ports.apiserver,
-                itself: &itself,
-            };
-            real_node::prepare(inputs, progress)?;
+            let dir = layout.dir();
+            real_node::prepare(dir, &pki, &binaries, programs, network, ports.apiserver, progress)?;
         }
-        let state = Arc::new(StateFile::new(layout.state(), state));
-        let processes = Component::ALL.map(|component| {
-            let mut args = flags::of(component, &layout, &addresses);
-            let more = options.component_args.iter().filter(|more| more.component == component);
-            args.extend(more.map(|more| more.arg.clone()));
-            let name = component.name();
-            let program = match component {
-                Component::Operator | Component::RealNode => itself.clone(),
-                _ => binaries.path(name),
-            };
-            let state = state.clone();
-            let note = Box::new(move |id| state.note(component, id));
-            ProcessSupervisor::new(Plan { name, program, args, log: layout.log(name) }, note)
-        });
         Ok(Self {
+            state: Arc::new(StateFile::new(layout.state(), state)),
+            options,
             layout,
             addresses,
+            binaries,
             admin,
-            state,
-            processes,
-            with_operator: options.with_operator,
+            processes: Mutex::default(),
             forget_real_node,
-            nodes: options.nodes,
             _proxies: proxies,
             _reserved_ports: reserved_ports,
             _lock: lock,
@@ -226,10 +203,10 @@ impl Cluster {
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
         let mut nodes = 0;
-        if self.with_operator {
+        if self.options.with_operator {
             progress.step("Starting the operator");
             self.start(Component::Operator).await?;
-            nodes = fleet::bring_up(&client, self.nodes, self.addresses.network.is_some(), progress).await?;
+            nodes = fleet::bring_up(&client, self.options.nodes, self.addresses.network.is_some(), progress).await?;
         }
         self.state.change(|state| state.ready = true)?;
         Ok(nodes)
@@ -250,11 +227,9 @@ impl Cluster {
 
     /// Stops everything, last started first, and releases the data folder.
     pub async fn shutdown(self, progress: &Progress) -> anyhow::Result<()> {
-        for component in Component::ALL.into_iter().rev() {
-            let process = &self.processes[component as usize];
-            if process.run().id.is_some() {
-                progress.step(&format!("Stopping {component}"));
-            }
+        let mut processes = self.processes.into_inner();
+        while let Some((component, process)) = processes.pop_last() {
+            progress.step(&format!("Stopping {component}"));
             process.end(GRACE).await;
         }
         // Also if the real node never started: its link is made when the networks are chosen.
@@ -269,20 +244,19 @@ impl Cluster {
 
     /// Starts a component and waits until it is ready.
     async fn start(&self, component: Component) -> anyhow::Result<()> {
-        let process = &self.processes[component as usize];
-        process.start().await.with_context(|| format!("cannot start {component}"))?;
+        let status = self.spawn(component).with_context(|| format!("cannot start {component}"))?;
         let Some((url, path)) = component.health(&self.addresses) else { return Ok(()) };
         let probe = Probe::new(&url, path, &self.admin).await?;
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let Err(unready) = probe.check().await else { return Ok(()) };
-            let run = process.run();
+            let ProcessStatus { deaths, last_death, .. } = *status.borrow();
             let log = self.layout.log(component.name());
             let end = || format!("the end of {}:\n{}", log.display(), tail(&log));
-            if run.deaths > 0 {
-                let status =
-                    run.last_death.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string());
-                bail!("{component} ended while it was starting ({status}); {}", end());
+            if deaths > 0 {
+                let exit =
+                    last_death.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string());
+                bail!("{component} ended while it was starting ({exit}); {}", end());
             }
             if Instant::now() >= deadline {
                 let limit = READY_LIMIT.as_secs();
@@ -291,6 +265,25 @@ impl Cluster {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// Starts the process of a component.
+    fn spawn(&self, component: Component) -> anyhow::Result<watch::Receiver<ProcessStatus>> {
+        let name = component.name();
+        let program = match component {
+            Component::Operator | Component::RealNode => own_program()?,
+            _ => self.binaries.path(name),
+        };
+        let mut args = flags::of(component, &self.layout, &self.addresses);
+        let more = self.options.component_args.iter().filter(|more| more.component == component);
+        args.extend(more.map(|more| more.arg.clone()));
+        let state = self.state.clone();
+        let record = Box::new(move |id| state.record(component, id));
+        let spec = ProcessSpec { name, program, args, log: self.layout.log(name) };
+        let process = ProcessSupervisor::start(spec, record)?;
+        let status = process.status.clone();
+        self.processes.lock().insert(component, process);
+        Ok(status)
     }
 }
 
@@ -386,9 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_found_by_component() {
-        for (index, component) in Component::ALL.into_iter().enumerate() {
-            assert_eq!(component as usize, index);
-        }
+    fn components_are_ordered_by_their_start() {
+        assert!(Component::ALL.is_sorted());
     }
 }

@@ -1,9 +1,9 @@
 //! Supervises containerd, kubelet and kube-proxy inside the node. The kubelet starts after the import of the
 //! images, so that every pod finds its image.
 
-use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
+use std::{collections::BTreeSet, ffi::OsStr, path::Path, process::Stdio, time::Duration};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use tokio::{
     process::Command,
     time::{Instant, sleep},
@@ -11,11 +11,11 @@ use tokio::{
 
 use super::{
     config::{self, SOCKET},
-    description::{NAME, Node},
+    description::{ImageArchive, NAME, Node},
 };
 use crate::{
     addresses::Network,
-    process_supervisor::{Plan, ProcessSupervisor},
+    process_supervisor::{ProcessSpec, ProcessSupervisor},
 };
 
 /// Time limit for containerd to answer.
@@ -61,16 +61,16 @@ impl DaemonName {
 /// Runs the processes until this process is killed.
 pub async fn run(dir: &Path) -> anyhow::Result<std::convert::Infallible> {
     let node = Node::load(dir)?;
-    let _containerd = start(&node, dir, DaemonName::Containerd).await?;
-    let _proxy = start(&node, dir, DaemonName::KubeProxy).await?;
-    answers(&node).await?;
+    let _containerd = start(&node, dir, DaemonName::Containerd)?;
+    let _proxy = start(&node, dir, DaemonName::KubeProxy)?;
+    wait_ready(&node).await?;
     import(&node).await?;
-    let _kubelet = start(&node, dir, DaemonName::Kubelet).await?;
+    let _kubelet = start(&node, dir, DaemonName::Kubelet)?;
     std::future::pending().await
 }
 
 /// Starts a process; it ends when its supervisor is dropped.
-async fn start(node: &Node, dir: &Path, daemon: DaemonName) -> anyhow::Result<ProcessSupervisor> {
+fn start(node: &Node, dir: &Path, daemon: DaemonName) -> anyhow::Result<ProcessSupervisor> {
     let file = |flag: &str, name: &str| format!("--{flag}={}", dir.join(name).display());
     let (program, args) = match daemon {
         DaemonName::Containerd => {
@@ -90,38 +90,35 @@ async fn start(node: &Node, dir: &Path, daemon: DaemonName) -> anyhow::Result<Pr
     };
     let log = node.logs.join(format!("{}.log", daemon.name()));
     // No pids are recorded: they mean nothing outside this PID namespace. `daemons` reads them from the cgroup.
-    let plan = Plan { name: daemon.name(), program, args, log };
-    let supervisor = ProcessSupervisor::new(plan, Box::new(|_| Ok(())));
-    supervisor.start().await.with_context(|| format!("cannot start {}", daemon.name()))?;
-    Ok(supervisor)
+    let spec = ProcessSpec { name: daemon.name(), program, args, log };
+    ProcessSupervisor::start(spec, Box::new(|_| Ok(())))
+        .with_context(|| format!("cannot start {}", daemon.name()))
 }
 
-async fn answers(node: &Node) -> anyhow::Result<()> {
+/// Waits until containerd answers.
+async fn wait_ready(node: &Node) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_LIMIT;
-    loop {
-        let Err(said) = ctr(node, &["version".as_ref()]).await? else { return Ok(()) };
-        ensure!(
-            Instant::now() < deadline,
-            "containerd does not answer after {} s: {said}; see {}",
-            READY_LIMIT.as_secs(),
-            node.logs.join("containerd.log").display()
-        );
+    while let Err(error) = ctr(node, ["version"]).await {
+        if Instant::now() >= deadline {
+            let (limit, log) = (READY_LIMIT.as_secs(), node.logs.join("containerd.log"));
+            return Err(error.context(format!(
+                "containerd does not answer after {limit} s, see {}",
+                log.display()
+            )));
+        }
         sleep(POLL).await;
     }
+    Ok(())
 }
 
 /// Imports the images that containerd lacks or has of another build.
 async fn import(node: &Node) -> anyhow::Result<()> {
-    let listed = ctr(node, &["images".as_ref(), "ls".as_ref()]).await?.unwrap_or_default();
-    let there = parse_images(&listed);
-    for image in &node.images {
-        if there.contains(&(image.name.as_str(), image.digest.as_str())) {
-            continue;
-        }
-        let imported = ctr(node, &["images".as_ref(), "import".as_ref(), image.path.as_os_str()]).await?;
-        if let Err(said) = imported {
-            bail!("containerd does not take {}: {said}", image.path.display());
-        }
+    let listed = ctr(node, ["images", "ls"]).await.unwrap_or_default();
+    let present = parse_images(&listed);
+    let is_absent = |image: &&ImageArchive| !present.contains(&(image.name.as_str(), image.digest.as_str()));
+    for ImageArchive { path, .. } in node.images.iter().filter(is_absent) {
+        let imported = ctr(node, [OsStr::new("images"), OsStr::new("import"), path.as_os_str()]).await;
+        imported.with_context(|| format!("containerd does not take {}", path.display()))?;
     }
     Ok(())
 }
@@ -132,8 +129,8 @@ fn parse_images(listed: &str) -> BTreeSet<(&str, &str)> {
     rows.filter_map(|mut columns| Some((columns.next()?, columns.nth(1)?))).collect()
 }
 
-/// Output of containerd's client; its error output if it fails.
-async fn ctr(node: &Node, args: &[&std::ffi::OsStr]) -> anyhow::Result<Result<String, String>> {
+/// Output of containerd's client; its error output is the error if it fails.
+async fn ctr(node: &Node, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> anyhow::Result<String> {
     let output = Command::new(&node.programs.ctr)
         .args(["--address", SOCKET, "--namespace", "k8s.io"])
         .args(args)
@@ -142,11 +139,9 @@ async fn ctr(node: &Node, args: &[&std::ffi::OsStr]) -> anyhow::Result<Result<St
         .output()
         .await
         .with_context(|| format!("cannot run {}", node.programs.ctr.display()))?;
-    Ok(if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "))
-    })
+    let errors = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    ensure!(output.status.success(), errors);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

@@ -34,6 +34,6 @@ pub use description::NAME;
 pub use host::run as run_host;
 pub use init::run as run_init;
 pub(super) use network::claim;
-pub(super) use prepare::{NodeInputs, prepare};
+pub(super) use prepare::prepare;
 pub use programs::{Options, Programs};
 pub(super) use ready::{forget, unknown, wait_ready};

@@ -1,15 +1,13 @@
 //! Files that the node's processes read, made by `up`: description, configuration, identities and images.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use anyhow::Context;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
 use super::{
     cgroups::Cgroups,
+    cleanup::id_of,
     config,
     description::{ImageArchive, NAME, Node},
     programs::Programs,
@@ -17,6 +15,7 @@ use super::{
 use crate::{
     addresses::Network,
     binaries::Binaries,
+    executable::own_program,
     files::{create_private_dir, write_private, write_public},
     images::{self, Contents, Image, Layer, Program},
     kubeconfig,
@@ -27,35 +26,28 @@ use crate::{
 /// Bit of `CAP_SYS_RESOURCE` in the capability sets of `/proc/self/status`.
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
-/// Inputs of [`prepare`].
-pub(crate) struct NodeInputs<'a> {
-    pub id: String,
-    /// Folder of the node.
-    pub dir: PathBuf,
-    pub logs: PathBuf,
-    pub pki: &'a Pki,
-    pub binaries: &'a Binaries,
-    pub programs: Programs,
-    pub network: Network,
-    pub apiserver_port: u16,
-    /// Path of the kube-node program.
-    pub itself: &'a Path,
-}
-
-/// Writes the files into the node's folder.
-pub(crate) fn prepare(inputs: NodeInputs<'_>, progress: &Progress) -> anyhow::Result<()> {
+/// Writes the files into the node's folder, which lies in the data folder.
+pub(crate) fn prepare(
+    data_dir: &Path,
+    pki: &Pki,
+    binaries: &Binaries,
+    programs: Programs,
+    network: Network,
+    apiserver_port: u16,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     progress.step("Preparing the real node and its images");
-    let NodeInputs { id, dir, logs, pki, binaries, programs, network, apiserver_port, itself } = inputs;
+    let dir = data_dir.join("real-node");
     create_private_dir(&dir)?;
     let node = Node {
-        images: archives(&dir.join("images"), itself, binaries, progress)?,
+        id: id_of(data_dir),
+        images: archives(&dir.join("images"), binaries, progress)?,
         restrict_oom_score: !may_lower_oom_score()?,
         network,
         apiserver_port,
         programs,
         binaries: binaries.dir().to_owned(),
-        logs,
-        id,
+        logs: data_dir.join("logs"),
     };
     let snapshotter = if is_overlay(&dir)? { "native" } else { "overlayfs" };
     config::write(&node, &dir, &Cgroups::of(&node.id)?.root()?, snapshotter)?;
@@ -79,23 +71,23 @@ pub(crate) fn prepare(inputs: NodeInputs<'_>, progress: &Progress) -> anyhow::Re
 /// Image archives of the given programs. Existing archives of the same programs are reused.
 fn archives(
     dir: &Path,
-    itself: &Path,
     binaries: &Binaries,
     progress: &Progress,
 ) -> anyhow::Result<Vec<ImageArchive>> {
     create_private_dir(dir)?;
+    let itself = own_program()?;
     let own = Program::check(
-        itself,
+        &itself,
         "build kube-node in its own folder, whose .cargo/config.toml links statically",
     )?;
-    let machine = images::machine_beside(itself).map_err(|error| progress.line(&format!("{error:#}"))).ok();
-    let mut wanted = vec![(own, machine, &[Image::Pause, Image::KubeNode][..])];
+    let machine = images::machine_beside(&itself).map_err(|error| progress.line(&format!("{error:#}"))).ok();
+    let mut packed = vec![(own, machine, &[Image::Pause, Image::KubeNode][..])];
     if binaries.has("kubemark") {
         let kubemark = Program::check(&binaries.path("kubemark"), "build it with CGO_ENABLED=0")?;
-        wanted.push((kubemark, None, &[Image::Kubemark]));
+        packed.push((kubemark, None, &[Image::Kubemark]));
     }
     let mut archives = Vec::new();
-    for (program, machine, images_of_it) in wanted {
+    for (program, machine, images_of_it) in packed {
         let contents = Contents { program: &program, machine: machine.as_ref(), shell: None };
         let fingerprint = contents.fingerprint()?;
         // Packing a program takes seconds; all images of one program share the layer.
