@@ -74,13 +74,13 @@ mod tests {
     fn programs_of_another_release_do_not_fit() {
         let dir = std::env::temp_dir().join(format!("kube-node-assets-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        for (name, says) in [
+        for (name, output) in [
             ("etcd", "etcd Version: 3.6.1"),
             ("kube-apiserver", "Kubernetes v1.35.2"),
             ("kubectl", "Client Version: v1.36.0"),
             ("kube-scheduler", "no version"),
         ] {
-            fs::write(dir.join(name), format!("#!/bin/sh\necho '{says}'\n")).unwrap();
+            fs::write(dir.join(name), format!("#!/bin/sh\necho '{output}'\n")).unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
         let (fit, unfit) = sort(&dir);

@@ -49,21 +49,21 @@ pub(super) async fn bring_up(
     progress: &Progress,
 ) -> anyhow::Result<i32> {
     let sets = Api::<NodeSet>::all(client.clone());
-    let wanted = match nodes {
+    let desired = match nodes {
         Nodes::None => return Ok(0),
         Nodes::Exactly(nodes) => nodes,
         Nodes::Keep => {
-            let there = sets.get_opt(NODE_SET).await;
-            let there = there.with_context(|| format!("cannot read the NodeSet {NODE_SET}"))?;
-            there.map_or(DEFAULT_NODES, |set| set.spec.replicas)
+            let set = sets.get_opt(NODE_SET).await;
+            let set = set.with_context(|| format!("cannot read the NodeSet {NODE_SET}"))?;
+            set.map_or(DEFAULT_NODES, |set| set.spec.replicas)
         }
     };
-    for manifest in objects(wanted, beside_real_node)? {
+    for manifest in objects(desired, beside_real_node)? {
         apply_manifest(client, &manifest).await?;
     }
-    progress.step(&format!("Waiting for {wanted} nodes"));
+    progress.step(&format!("Waiting for {desired} nodes"));
     wait_ready(sets, progress).await?;
-    Ok(wanted)
+    Ok(desired)
 }
 
 /// The NodeClass and the NodeSet.
@@ -116,13 +116,13 @@ fn stalled(set: Option<&NodeSet>) -> String {
     let conditions = set.and_then(|set| set.status.as_ref()).map_or_else(
         || "no status: no operator has looked at it".to_owned(),
         |status| {
-            let texts = status.conditions.iter().map(|condition| {
+            let conditions = status.conditions.iter().map(|condition| {
                 format!(
                     "{}={} {}: {}",
                     condition.type_, condition.status, condition.reason, condition.message
                 )
             });
-            texts.collect::<Vec<_>>().join("; ")
+            conditions.collect::<Vec<_>>().join("; ")
         },
     );
     format!(
@@ -133,10 +133,10 @@ fn stalled(set: Option<&NodeSet>) -> String {
     )
 }
 
-/// Numbers of Ready and of wanted nodes over all NodeSets.
+/// Numbers of Ready and of desired nodes over all NodeSets.
 pub async fn count_nodes(client: &Client) -> Result<(i32, i32), kube::Error> {
     let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
-    Ok(sets.iter().fold((0, 0), |(ready, wanted), set| (ready + ready_of(set), wanted + set.spec.replicas)))
+    Ok(sets.iter().fold((0, 0), |(ready, desired), set| (ready + ready_of(set), desired + set.spec.replicas)))
 }
 
 #[cfg(test)]

@@ -23,10 +23,7 @@ const PATTERNS: [(Failure, &[&str]); 5] = [
     (Failure::Killed, &["signal: killed", "cannot allocate memory"]),
     (Failure::NoCompiler, &["cgo: c compiler"]),
     // Before the network: an old Go without a network reports both.
-    (
-        Failure::TooOld,
-        &["toolchain not available", "download go1.", "requires go >= ", "invalid go version"],
-    ),
+    (Failure::TooOld, &["toolchain not available", "download go1.", "requires go >= ", "invalid go version"]),
     (
         Failure::Network,
         &[

@@ -4,21 +4,24 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use futures::future::try_join_all;
 use k8s_openapi::{
     api::core::v1::Secret, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
-    runtime::{conditions, wait::await_condition},
+    runtime::{
+        conditions,
+        wait::{Condition, await_condition},
+    },
 };
 use kube_node_api::names;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "kube-node-up";
@@ -35,10 +38,8 @@ const FILES: [(&str, &str); 6] = [
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
 /// Time limit for deleted objects to be gone: namespaces go after all their objects.
 const GONE_LIMIT: Duration = Duration::from_mins(3);
-/// Interval of checks for deleted objects.
-const GONE_POLL: Duration = Duration::from_millis(250);
 /// Namespace of Kubernetes itself with the Leases of all nodes; never deleted.
-const KEPT: &str = "kube-node-lease";
+const LEASES_NAMESPACE: &str = "kube-node-lease";
 
 /// An object of a file, with its kind.
 pub(super) type Manifest = (DynamicObject, ApiResource);
@@ -61,7 +62,7 @@ pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
     remove(client, crds.collect()).await?;
     release_secrets(client).await?;
     let mut objects = all()?;
-    objects.retain(|(object, _)| object.name_any() != KEPT);
+    objects.retain(|(object, _)| object.name_any() != LEASES_NAMESPACE);
     objects.reverse();
     remove(client, objects).await
 }
@@ -77,14 +78,14 @@ pub async fn release_secrets(client: &Client) -> anyhow::Result<()> {
         )
     };
     for secret in api.list_metadata(&ListParams::default()).await.with_context(|| failed("*"))? {
-        let kept: Vec<&String> =
-            secret.finalizers().iter().filter(|own| *own != names::FINALIZER_IN_USE).collect();
-        if kept.len() == secret.finalizers().len() {
+        let mut finalizers = secret.finalizers().to_vec();
+        finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE);
+        if finalizers == secret.finalizers() {
             continue;
         }
         let name = secret.name_any();
         let change = json!({ "metadata": {
-            "resourceVersion": secret.metadata.resource_version, "finalizers": kept,
+            "resourceVersion": secret.metadata.resource_version, "finalizers": finalizers,
         } });
         let patched = api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(change)).await;
         unless_gone(patched).with_context(|| failed(&name))?;
@@ -100,7 +101,10 @@ async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
         unless_gone(deleted).with_context(|| format!("cannot delete {}", title(object, resource)))?;
     }
     for (object, resource) in &objects {
-        wait_gone(&api(client, object, resource), &object.name_any(), &title(object, resource)).await?;
+        let is_gone = |object: Option<&DynamicObject>| object.is_none();
+        let title = title(object, resource);
+        let problem = format!("{title} is not gone: kubectl describe tells what holds it");
+        wait_for(api(client, object, resource), &object.name_any(), is_gone, GONE_LIMIT, &problem).await?;
     }
     Ok(())
 }
@@ -118,17 +122,20 @@ pub async fn absent(client: &Client) -> anyhow::Result<Vec<String>> {
     Ok(absent)
 }
 
-async fn wait_gone(api: &Api<DynamicObject>, name: &str, title: &str) -> anyhow::Result<()> {
-    let deadline = Instant::now() + GONE_LIMIT;
-    while Instant::now() < deadline {
-        // A deleted CRD takes its objects along: their API answers 404.
-        let there = unless_gone(api.get_metadata_opt(name).await);
-        if there.with_context(|| format!("cannot delete {title}"))?.flatten().is_none() {
-            return Ok(());
-        }
-        sleep(GONE_POLL).await;
-    }
-    bail!("{title} is not gone after {} s: kubectl describe tells what holds it", GONE_LIMIT.as_secs())
+/// Waits until an object meets a condition. `problem` names the condition that is not met.
+pub(super) async fn wait_for<K>(
+    api: Api<K>,
+    name: &str,
+    condition: impl Condition<K>,
+    limit: Duration,
+    problem: &str,
+) -> anyhow::Result<()>
+where
+    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
+{
+    let met = timeout(limit, await_condition(api, name, condition)).await;
+    let met = met.map_err(|_| anyhow!("after {} s {problem}", limit.as_secs()))?;
+    met.map(drop).with_context(|| problem.to_owned())
 }
 
 /// An answer of kube-apiserver; `None` if the object does not exist.
@@ -155,12 +162,8 @@ async fn apply_crds(client: &Client) -> anyhow::Result<()> {
     try_join_all(kube_node_api::crds().into_iter().map(|crd| async move {
         let name = crd.name_any();
         apply(api, "CustomResourceDefinition", &name, &crd).await?;
-        let established = await_condition(api.clone(), &name, conditions::is_crd_established());
-        let served = timeout(ESTABLISH_LIMIT, established).await;
-        let served = served.map_err(|_| {
-            anyhow!("the definition {name} is not served after {} s", ESTABLISH_LIMIT.as_secs())
-        })?;
-        served.map(drop).with_context(|| format!("the definition {name} is not served"))
+        let problem = format!("the definition {name} is not served");
+        wait_for(api.clone(), &name, conditions::is_crd_established(), ESTABLISH_LIMIT, &problem).await
     }))
     .await?;
     Ok(())

@@ -98,9 +98,11 @@ impl Module {
 
     /// Import path of a program's package: the tool of this name in go.mod.
     pub(super) fn package(&self, program: &'static str) -> Option<&'static str> {
-        let (tools, _) = self.go_mod.split_once("\nrequire")?;
+        let (tools, _) = self.go_mod.split_once("\ntool ")?.1.split_once("\nrequire")?;
         let name = Self::file_name(program);
-        tools.split_ascii_whitespace().find(|path| path.trim_end_matches("/v3").rsplit('/').next() == Some(name))
+        tools
+            .split_ascii_whitespace()
+            .find(|path| path.trim_end_matches("/v3").rsplit('/').next() == Some(name))
     }
 
     /// Go's name for the built program: the last part of its import path that is not a version.

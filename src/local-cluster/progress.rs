@@ -5,97 +5,89 @@
 
 use std::{
     io::{IsTerminal, Write},
-    sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use parking_lot::Mutex;
 
 /// Interval of progress lines of an unfinished step, without a terminal.
-const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A progress display. Clones share the output.
 #[derive(Clone, Debug)]
-pub struct Progress(Arc<Mode>);
+pub struct Progress {
+    mode: Mode,
+    /// Hidden, unless standard error is a terminal; it then only measures the time since the last line.
+    bar: ProgressBar,
+}
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Silent,
-    Plain { last: Mutex<Instant> },
-    Bar(ProgressBar),
+    Lines,
+    Spinner,
 }
 
 impl Progress {
     /// A display without output.
     #[must_use]
     pub fn silent() -> Self {
-        Self(Arc::new(Mode::Silent))
+        Self { mode: Mode::Silent, bar: ProgressBar::hidden() }
     }
 
     /// A spinner if standard error is a terminal, lines otherwise.
     #[must_use]
     pub fn stderr() -> Self {
         if !std::io::stderr().is_terminal() {
-            return Self(Arc::new(Mode::Plain { last: Mutex::new(Instant::now()) }));
+            return Self { mode: Mode::Lines, bar: ProgressBar::hidden() };
         }
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));
-        Self(Arc::new(Mode::Bar(bar)))
+        Self { mode: Mode::Spinner, bar }
     }
 
     /// Starts a new step.
     pub fn step(&self, text: &str) {
-        match &*self.0 {
-            Mode::Silent => {}
-            Mode::Plain { last } => {
-                say(text);
-                *last.lock() = Instant::now();
-            }
-            Mode::Bar(bar) => {
-                bar.reset_elapsed();
-                bar.set_message(text.to_owned());
-            }
-        }
+        self.bar.reset_elapsed();
+        self.show(text);
     }
 
     /// Updates the progress of the present step. Without a terminal only some updates are printed.
     pub fn update(&self, text: &str) {
-        match &*self.0 {
+        if self.mode == Mode::Spinner {
+            self.show(text);
+        } else if self.bar.elapsed() >= LINE_INTERVAL {
+            self.step(text);
+        }
+    }
+
+    fn show(&self, text: &str) {
+        match self.mode {
             Mode::Silent => {}
-            Mode::Plain { last } => {
-                let mut last = last.lock();
-                if last.elapsed() >= PLAIN_INTERVAL {
-                    say(text);
-                    *last = Instant::now();
-                }
-            }
-            Mode::Bar(bar) => bar.set_message(text.to_owned()),
+            Mode::Lines => print(text),
+            Mode::Spinner => self.bar.set_message(text.to_owned()),
         }
     }
 
     /// Prints a line that stays.
     pub fn line(&self, text: &str) {
-        match &*self.0 {
+        match self.mode {
             Mode::Silent => {}
-            Mode::Plain { .. } => say(text),
-            Mode::Bar(bar) if bar.is_finished() => say(text),
-            Mode::Bar(bar) => bar.suspend(|| say(text)),
+            Mode::Spinner if !self.bar.is_finished() => self.bar.suspend(|| print(text)),
+            Mode::Lines | Mode::Spinner => print(text),
         }
     }
 
     /// Removes the spinner. Later lines are still printed.
     pub fn finish(&self) {
-        if let Mode::Bar(bar) = &*self.0 {
-            bar.finish_and_clear();
-        }
+        self.bar.finish_and_clear();
     }
 }
 
 /// Unlike `eprintln!`, ignores a closed standard error: the cluster keeps running without a reader.
-fn say(text: &str) {
+fn print(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

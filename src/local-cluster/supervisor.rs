@@ -33,7 +33,7 @@ use super::{
     kubeconfig,
     layout::{DirLock, GRACE, Layout},
     manifests,
-    pki::{AutoscalerPki, Pki},
+    pki::Pki,
     ports::{PortReservations, Ports},
     process_supervisor::{ProcessSpec, ProcessStatus, ProcessSupervisor},
     procs::ProcessId,
@@ -206,7 +206,8 @@ impl Cluster {
         if self.options.with_operator {
             progress.step("Starting the operator");
             self.start(Component::Operator).await?;
-            nodes = fleet::bring_up(&client, self.options.nodes, self.addresses.network.is_some(), progress).await?;
+            nodes = fleet::bring_up(&client, self.options.nodes, self.addresses.network.is_some(), progress)
+                .await?;
         }
         self.state.change(|state| state.ready = true)?;
         Ok(nodes)
@@ -335,7 +336,7 @@ fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> anyho
 
 /// Writes the certificates with which cluster-autoscaler calls the operator, and the cloud config that names them.
 fn write_cloud_config(layout: &Layout, port: u16) -> anyhow::Result<()> {
-    let pki = AutoscalerPki::ensure(&layout.autoscaler_pki())?;
+    let pki = Pki::ensure_autoscaler(&layout.autoscaler_pki())?;
     let path = |file: &str| pki.path(file).display().to_string();
     let config = serde_json::json!({
         "address": format!("127.0.0.1:{port}"),

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn addresses_that_do_not_serve_are_named() {
         check(&[ip("127.0.0.2")]).unwrap();
-        for (address, says) in [
+        for (address, message) in [
             ("0.0.0.0", "0.0.0.0 is no single address"),
             ("224.0.0.1", "224.0.0.1 is no single address"),
             ("127.0.0.1", "leave --listen-address 127.0.0.1 out"),
@@ -130,7 +130,7 @@ mod tests {
             ("192.0.2.7", "192.0.2.7 is no address of this machine"),
         ] {
             let error = check(&[ip(address)]).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(message), "{error}");
         }
     }
 

@@ -71,7 +71,7 @@ pub async fn what_does_not_serve() {
 
     // Other certificates while it runs: from then on nobody comes in with the old ones.
     let dir = CLUSTER.dir.join("other-pki");
-    let other = local_cluster::pki::AutoscalerPki::ensure(&dir).unwrap();
+    let other = local_cluster::pki::Pki::ensure_autoscaler(&dir).unwrap();
     for name in ["server.crt", "server.key", "ca.crt"] {
         fs::copy(other.path(name), file(name)).unwrap();
     }

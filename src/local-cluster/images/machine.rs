@@ -55,14 +55,14 @@ mod tests {
         let why = || machine_beside(&whole).unwrap_err().to_string();
         assert!(why().contains(" is not there: "), "{}", why());
         let machine = dir.join(MACHINE);
-        let says = |text: &str| {
+        let print = |text: &str| {
             fs::write(&machine, format!("#!/bin/sh\necho '{text}'\n")).unwrap();
             fs::set_permissions(&machine, fs::Permissions::from_mode(0o755)).unwrap();
         };
-        says(concat!("kube-node-machine ", env!("CARGO_PKG_VERSION"), " (release-0123456789ab)"));
+        print(concat!("kube-node-machine ", env!("CARGO_PKG_VERSION"), " (release-0123456789ab)"));
         assert!(why().contains(" is of another build: "), "{}", why());
         // The whole program under the name of the machine program.
-        says(concat!("kube-node ", env!("CARGO_PKG_VERSION")));
+        print(concat!("kube-node ", env!("CARGO_PKG_VERSION")));
         assert!(why().contains(" is of another build: "), "{}", why());
         assert_eq!(
             why(),
@@ -73,7 +73,7 @@ mod tests {
         );
         // Reports this build, but is no program for an image.
         set_build("0.1.0 (test-0)");
-        says(&format!("{MACHINE} 0.1.0 (test-0)"));
+        print(&format!("{MACHINE} 0.1.0 (test-0)"));
         assert!(why().contains(" cannot be used: "), "{}", why());
         fs::set_permissions(&machine, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(why().contains(" cannot be used: "), "{}", why());

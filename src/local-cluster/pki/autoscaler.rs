@@ -3,18 +3,13 @@
 //! Both come from a CA of their own: with the cluster's CA, every user of the cluster could resize it. The CA's key is
 //! discarded after both are signed, so that no third certificate can be made.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
-use anyhow::Context;
 use kube_node_api::names;
-use time::OffsetDateTime;
 
 use super::{
     super::files::{create_private_dir, write_public},
-    Identity, LIFETIME, Pki, Use, failed, leaf, new_ca, still_good,
+    Identity, Made, Pki, Use, leaf, new_ca,
 };
 
 /// Certificates of one server and its one client.
@@ -31,7 +26,7 @@ pub struct AutoscalerCertificates {
 impl AutoscalerCertificates {
     /// Makes the CA and both certificates, for a server with these DNS names and IP addresses.
     pub fn make(server_names: &[&str]) -> anyhow::Result<Self> {
-        let ca = new_ca("kube-node-autoscaler").with_context(|| failed("ca"))?;
+        let ca = new_ca("kube-node-autoscaler")?;
         Ok(Self {
             ca: ca.pem(),
             server: leaf("kube-node", &Use::Server(server_names), &ca)?,
@@ -40,36 +35,25 @@ impl AutoscalerCertificates {
     }
 }
 
-/// [`AutoscalerCertificates`] in one folder of this machine.
-#[derive(Clone, Debug)]
-pub struct AutoscalerPki(PathBuf);
-
-impl AutoscalerPki {
-    /// Uses the folder's certificates, or makes them if they are missing or about to expire.
-    pub fn ensure(dir: &Path) -> anyhow::Result<Self> {
-        let pki = Pki { dir: dir.to_owned() };
-        let made = fs::read_to_string(pki.path("made.json")).ok();
-        if made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())).is_none() {
+impl Pki {
+    /// Uses the [`AutoscalerCertificates`] of the folder, or makes them if they are missing or about to expire.
+    pub fn ensure_autoscaler(dir: &Path) -> anyhow::Result<Self> {
+        let pki = Self { dir: dir.to_owned() };
+        if pki.made().is_none() {
             create_private_dir(dir)?;
             let all = AutoscalerCertificates::make(&["localhost", "127.0.0.1"])?;
             write_public(&pki.path("ca.crt"), &all.ca)?;
             pki.write("server", &all.server)?;
             pki.write("client", &all.client)?;
-            pki.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), &[])?;
+            pki.write_made(&Made::now(&[]))?;
         }
-        Ok(Self(dir.to_owned()))
-    }
-
-    /// Path of a file in the folder: `ca.crt`, `server.crt`, `client.key` and the like.
-    #[must_use]
-    pub fn path(&self, file: &str) -> PathBuf {
-        self.0.join(file)
+        Ok(pki)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
 
@@ -77,9 +61,9 @@ mod tests {
     fn made_once_and_kept_without_the_key_of_the_ca() {
         let dir = std::env::temp_dir().join(format!("kube-node-pki-autoscaler-{}", std::process::id()));
         let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
-        AutoscalerPki::ensure(&dir).unwrap();
+        Pki::ensure_autoscaler(&dir).unwrap();
         let before = (read("ca.crt"), read("server.crt"), read("client.crt"));
-        AutoscalerPki::ensure(&dir).unwrap();
+        Pki::ensure_autoscaler(&dir).unwrap();
         assert_eq!((read("ca.crt"), read("server.crt"), read("client.crt")), before);
         let mode = fs::metadata(dir.join("client.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -21,7 +21,7 @@ use rcgen::{
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
-pub use self::autoscaler::{AutoscalerCertificates, AutoscalerPki};
+pub use self::autoscaler::AutoscalerCertificates;
 use super::files::{create_private_dir, read, write_private, write_public};
 
 /// Lifetime of every certificate, longer than that of a test cluster.
@@ -53,17 +53,25 @@ pub struct Identity {
 
 /// Certificates of one cluster in one folder.
 #[derive(Debug)]
-pub(crate) struct Pki {
+pub struct Pki {
     dir: PathBuf,
 }
 
 /// Marker file of a complete folder; written last, so a folder without it is incomplete.
 #[derive(Serialize, Deserialize)]
 struct Made {
-    not_after: i64,
     /// Further addresses in kube-apiserver's certificate.
     #[serde(default)]
     addresses: Vec<IpAddr>,
+    not_after: i64,
+}
+
+impl Made {
+    /// Marker of certificates that are made now.
+    fn now(addresses: &[IpAddr]) -> Self {
+        let not_after = (OffsetDateTime::now_utc() + LIFETIME).unix_timestamp();
+        Self { addresses: addresses.to_vec(), not_after }
+    }
 }
 
 /// Usage of a leaf certificate.
@@ -79,37 +87,43 @@ enum Use<'a> {
 impl Pki {
     /// Uses the folder's certificates, or makes them if they are missing or about to expire. If `addresses`,
     /// at which kube-apiserver is also reached, have changed, its certificate alone is made again.
-    pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> anyhow::Result<Self> {
+    pub(crate) fn ensure(dir: &Path, addresses: &[IpAddr]) -> anyhow::Result<Self> {
         let pki = Self { dir: dir.to_owned() };
-        let made = fs::read_to_string(pki.path("made.json")).ok();
-        match made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())) {
+        match pki.made() {
             None => pki.make(addresses)?,
             Some(made) if made.addresses != addresses => {
                 pki.make_apiserver(addresses, &pki.cluster_ca()?)?;
-                pki.write_made(made.not_after, addresses)?;
+                pki.write_made(&Made { addresses: addresses.to_vec(), ..made })?;
             }
             Some(_) => {}
         }
         Ok(pki)
     }
 
+    /// The marker file, if the folder is complete and its certificates are valid for long enough.
+    fn made(&self) -> Option<Made> {
+        let made = fs::read_to_string(self.path("made.json")).ok()?;
+        still_good(&made, OffsetDateTime::now_utc())
+    }
+
     /// Path of a file in the folder, such as `ca.crt`.
+    #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
 
-    /// Certificate of the cluster's certificate authority, PEM.
-    pub fn ca(&self) -> anyhow::Result<String> {
+    /// Certificate of the cluster's CA, PEM.
+    pub(crate) fn ca(&self) -> anyhow::Result<String> {
         Ok(read(&self.path("ca.crt"))?)
     }
 
     /// Signs a client certificate of the cluster for any user and at most two groups.
-    pub fn client(&self, user: &str, groups: &[&str]) -> anyhow::Result<Identity> {
+    pub(crate) fn client(&self, user: &str, groups: &[&str]) -> anyhow::Result<Identity> {
         leaf(user, &Use::Client(groups), &self.cluster_ca()?)
     }
 
     /// Signs a serving certificate of the cluster.
-    pub fn server(&self, name: &str, address: IpAddr) -> anyhow::Result<Identity> {
+    pub(crate) fn server(&self, name: &str, address: IpAddr) -> anyhow::Result<Identity> {
         let address = address.to_string();
         leaf(name, &Use::Server(&[name, &address]), &self.cluster_ca()?)
     }
@@ -141,7 +155,7 @@ impl Pki {
         let tokens = KeyPair::generate().with_context(|| failed("sa"))?;
         write_private(&self.path("sa.key"), &tokens.serialize_pem())?;
         write_public(&self.path("sa.pub"), &tokens.public_key_pem())?;
-        self.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), addresses)
+        self.write_made(&Made::now(addresses))
     }
 
     fn make_apiserver(&self, addresses: &[IpAddr], ca: &Issuer<'_, KeyPair>) -> anyhow::Result<()> {
@@ -155,13 +169,12 @@ impl Pki {
         Ok(write_private(&self.path(&format!("{file}.key")), &identity.key)?)
     }
 
-    fn write_made(&self, not_after: i64, addresses: &[IpAddr]) -> anyhow::Result<()> {
-        let made = serde_json::json!({"not_after": not_after, "addresses": addresses});
-        Ok(write_public(&self.path("made.json"), &format!("{made}\n"))?)
+    fn write_made(&self, made: &Made) -> anyhow::Result<()> {
+        Ok(write_public(&self.path("made.json"), &(serde_json::to_string(made)? + "\n"))?)
     }
 
     fn make_ca(&self, file: &str, name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
-        let ca = new_ca(name).with_context(|| failed(file))?;
+        let ca = new_ca(name)?;
         self.write(file, &Identity { certificate: ca.pem(), key: ca.key().serialize_pem() })?;
         Ok(ca)
     }
@@ -188,8 +201,9 @@ fn ca_params(name: &str) -> CertificateParams {
     params
 }
 
-fn new_ca(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
-    CertifiedIssuer::self_signed(ca_params(name), KeyPair::generate()?)
+fn new_ca(name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
+    let ca = KeyPair::generate().and_then(|key| CertifiedIssuer::self_signed(ca_params(name), key));
+    ca.with_context(|| failed(name))
 }
 
 fn valid_from_now(mut params: CertificateParams) -> CertificateParams {
@@ -230,10 +244,10 @@ const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 fn subject(user: &str, groups: &[&str]) -> anyhow::Result<DistinguishedName> {
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, user);
-    let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
-    ensure!(groups.len() <= kinds.len(), "user {user} has more than two groups");
-    for (kind, group) in kinds.into_iter().zip(groups) {
-        subject.push(kind, *group);
+    let attributes = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+    ensure!(groups.len() <= attributes.len(), "user {user} has more than two groups");
+    for (attribute, group) in attributes.into_iter().zip(groups) {
+        subject.push(attribute, *group);
     }
     Ok(subject)
 }
@@ -266,17 +280,17 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("kube-node-pki-address-{}", std::process::id()));
         let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
         Pki::ensure(&dir, &[]).unwrap();
-        let (authority, before, scheduler) = (read("ca.crt"), read("apiserver.crt"), read("scheduler.crt"));
+        let (ca, before, scheduler) = (read("ca.crt"), read("apiserver.crt"), read("scheduler.crt"));
         let address = [IpAddr::V4(Ipv4Addr::new(10, 245, 0, 1))];
         Pki::ensure(&dir, &address).unwrap();
         let after = read("apiserver.crt");
         assert_ne!(before, after);
-        assert_eq!((&authority, &scheduler), (&read("ca.crt"), &read("scheduler.crt")));
+        assert_eq!((&ca, &scheduler), (&read("ca.crt"), &read("scheduler.crt")));
         Pki::ensure(&dir, &address).unwrap();
         assert_eq!(read("apiserver.crt"), after, "nothing has changed");
         Pki::ensure(&dir, &[]).unwrap();
         assert_ne!(read("apiserver.crt"), after, "the address is somebody else's now");
-        assert_eq!((authority, scheduler), (read("ca.crt"), read("scheduler.crt")));
+        assert_eq!((ca, scheduler), (read("ca.crt"), read("scheduler.crt")));
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -5,18 +5,16 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
-use nix::{
-    errno::Errno,
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
+
+use crate::procs::ProcessId;
 
 /// Time limit for killed processes and their cgroups to disappear.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -98,33 +96,23 @@ impl Cgroups {
     pub async fn remove(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let pids: BTreeSet<i32> = self.folders().iter().flat_map(|folder| processes_in(folder)).collect();
-            if pids.is_empty() {
-                break;
+            let folders = self.folders();
+            let pids: BTreeSet<i32> = folders.iter().flat_map(|folder| processes_in(folder)).collect();
+            for process in pids.iter().copied().filter_map(ProcessId::of) {
+                process
+                    .signal(Signal::SIGKILL)
+                    .with_context(|| format!("cannot end the process {} of a real node", process.pid))?;
             }
-            ensure!(Instant::now() < deadline, "processes of a real node do not end: {pids:?}");
-            for pid in pids {
-                match kill(Pid::from_raw(pid), Signal::SIGKILL) {
-                    Ok(()) | Err(Errno::ESRCH) => {}
-                    Err(error) => {
-                        return Err(error)
-                            .with_context(|| format!("cannot end the process {pid} of a real node"));
-                    }
-                }
-            }
-            sleep(POLL).await;
-        }
-        for folder in self.folders().iter().rev() {
             // The kernel releases a cgroup some moments after its last process.
-            while let Err(error) = fs::remove_dir(folder) {
-                match error.kind() {
-                    io::ErrorKind::NotFound => break,
-                    _ if Instant::now() < deadline => sleep(POLL).await,
-                    _ => return Err(error).with_context(|| failed("remove", folder)),
+            match folders.iter().rev().try_for_each(fs::remove_dir) {
+                Ok(()) => return Ok(()),
+                Err(_) if Instant::now() < deadline => sleep(POLL).await,
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("cannot end the processes {pids:?} of a real node"));
                 }
             }
         }
-        Ok(())
     }
 
     /// The parent and all folders below it, of every hierarchy.

@@ -24,7 +24,7 @@ use crate::addresses::{NODE_CIDRS, Network};
 const POOLS: [([u8; 2], [u8; 2]); 3] =
     [([10, 126], [10, 127]), ([172, 28], [172, 29]), ([100, 80], [100, 81])];
 /// Wait for another `up` that is choosing its networks.
-const TURN: Duration = Duration::from_secs(10);
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// Interface name inside the node.
 const INSIDE: &str = "eth0";
 
@@ -65,7 +65,7 @@ fn peer_name(id: &str) -> String {
 
 /// Chooses free networks and takes them at once by making the link.
 pub(crate) fn claim(id: &str, last: Option<Network>) -> anyhow::Result<Network> {
-    let _turn = turn()?;
+    let _lock = lock()?;
     unlink(id)?;
     let first = u8::from_str_radix(&id[..2], 16).unwrap_or_default();
     let network = Network::choose(&taken()?, last, first).context(
@@ -77,7 +77,7 @@ pub(crate) fn claim(id: &str, last: Option<Network>) -> anyhow::Result<Network> 
 
 /// Makes the link again: the link of an earlier node has gone with it, or is about to.
 pub(super) fn renew(id: &str, network: &Network) -> anyhow::Result<()> {
-    let _turn = turn()?;
+    let _lock = lock()?;
     unlink(id)?;
     link(id, network)
 }
@@ -128,12 +128,11 @@ fn link(id: &str, network: &Network) -> anyhow::Result<()> {
 
 /// Lock for choosing networks: an abstract Unix socket. The kernel releases the name when the process ends;
 /// no file stays.
-fn turn() -> anyhow::Result<UnixListener> {
-    let deadline = Instant::now() + TURN;
+fn lock() -> anyhow::Result<UnixListener> {
+    let deadline = Instant::now() + LOCK_LIMIT;
     loop {
-        let turn = SocketAddr::from_abstract_name("kube-node-network")
-            .and_then(|name| UnixListener::bind_addr(&name));
-        match turn {
+        let lock = SocketAddr::from_abstract_name("kube-node-network");
+        match lock.and_then(|name| UnixListener::bind_addr(&name)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 thread::park_timeout(Duration::from_millis(20));
             }
@@ -141,7 +140,7 @@ fn turn() -> anyhow::Result<UnixListener> {
                 return other.with_context(|| {
                     format!(
                         "another kube-node has been setting up its network for {} s: wait for it, or end it",
-                        TURN.as_secs()
+                        LOCK_LIMIT.as_secs()
                     )
                 });
             }
@@ -173,25 +172,28 @@ fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
         .collect())
 }
 
-/// Runs `ip` commands, one a line, after the words `before`.
-fn batch(before: &[&str], action: &str, commands: &str) -> anyhow::Result<()> {
-    run(&[before, &["ip", "-batch", "-"]].concat(), action, commands).map(drop)
+/// Runs `ip` commands, one a line, by the command `wrapper` if there is one.
+fn batch(wrapper: &[&str], action: &str, commands: &str) -> anyhow::Result<()> {
+    run(&[wrapper, &["ip", "-batch", "-"]].concat(), action, commands).map(drop)
 }
 
 /// Runs a command with this standard input; returns its standard output.
-fn run(words: &[&str], action: &str, input: &str) -> anyhow::Result<Vec<u8>> {
+fn run(command: &[&str], action: &str, input: &str) -> anyhow::Result<Vec<u8>> {
     let output = || {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
+        let mut child = Command::new(command[0])
+            .args(&command[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(input.as_bytes())?;
         }
         child.wait_with_output()
     };
     let output = output().with_context(|| format!("cannot run ip to {action}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    ensure!(output.status.success(), "cannot {action}: ip says: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    ensure!(output.status.success(), "cannot {action}: ip says: {errors}");
     Ok(output.stdout)
 }
 
@@ -199,8 +201,8 @@ fn run(words: &[&str], action: &str, input: &str) -> anyhow::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn nets(texts: &[&str]) -> Vec<Ipv4Net> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
+    fn nets(networks: &[&str]) -> Vec<Ipv4Net> {
+        networks.iter().map(|network| network.parse().unwrap()).collect()
     }
 
     #[test]

@@ -69,11 +69,7 @@ pub(crate) fn prepare(
 }
 
 /// Image archives of the given programs. Existing archives of the same programs are reused.
-fn archives(
-    dir: &Path,
-    binaries: &Binaries,
-    progress: &Progress,
-) -> anyhow::Result<Vec<ImageArchive>> {
+fn archives(dir: &Path, binaries: &Binaries, progress: &Progress) -> anyhow::Result<Vec<ImageArchive>> {
     create_private_dir(dir)?;
     let itself = own_program()?;
     let own = Program::check(

@@ -75,7 +75,7 @@ impl Programs {
         );
         let (containerd, ctr, path) = match &options.containerd {
             Some(containerd) => {
-                named("--containerd", containerd)?;
+                checked("--containerd", containerd)?;
                 check_version(containerd)?;
                 let path = match containerd.parent().filter(|beside| beside.is_absolute()) {
                     Some(beside) => format!("{}:{path}", beside.display()),
@@ -91,13 +91,13 @@ impl Programs {
             None => (built.join("containerd"), built.join("ctr"), format!("{}:{path}", built.display())),
         };
         let runc = match &options.runc {
-            Some(runc) => named("--runc", runc)?,
+            Some(runc) => checked("--runc", runc)?,
             None => built.join("runc"),
         };
         let cni_dir = match &options.cni_dir {
             Some(dir) => {
                 for plugin in binaries::CNI_PLUGINS {
-                    named("--cni-dir", &dir.join(plugin))?;
+                    checked("--cni-dir", &dir.join(plugin))?;
                 }
                 dir.clone()
             }
@@ -134,7 +134,7 @@ fn built_for(options: &Options) -> Vec<&'static str> {
 }
 
 /// Path of a program named by a flag.
-fn named(flag: &str, path: &Path) -> anyhow::Result<PathBuf> {
+fn checked(flag: &str, path: &Path) -> anyhow::Result<PathBuf> {
     ensure!(is_executable(path), absent(flag, path));
     Ok(path.to_owned())
 }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_named_program_that_is_missing_is_an_error() {
-        let error = named("--cni-dir", Path::new("/nonexistent/bridge")).unwrap_err().to_string();
+        let error = checked("--cni-dir", Path::new("/nonexistent/bridge")).unwrap_err().to_string();
         assert_eq!(error, "--cni-dir: there is no program /nonexistent/bridge");
     }
 }

@@ -3,19 +3,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
-    runtime::wait::await_condition,
+    api::{Patch, PatchParams},
 };
+use kube_ext::objects;
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::description::NAME;
-use crate::manifests::unless_gone;
+use crate::manifests::{unless_gone, wait_for};
 
 /// Time limit for the Node to become Ready after its kubelet is healthy.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -39,23 +38,17 @@ pub async fn unknown(client: &Client) -> anyhow::Result<()> {
 
 /// Waits until the Node is Ready and untainted, so that it takes pods.
 pub async fn wait_ready(client: &Client) -> anyhow::Result<()> {
-    let nodes = Api::<Node>::all(client.clone());
-    let ready = await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(is_ready));
-    let ready = timeout(LIMIT, ready).await.map_err(|_| {
-        anyhow!(
-            "the Node {NAME} is not Ready after {} s: kube-node status says how its processes stand, logs/kubelet.log in the data folder why",
-            LIMIT.as_secs()
-        )
-    })?;
-    ready.map(drop).with_context(|| format!("cannot watch the Node {NAME}"))
+    let problem = format!(
+        "the Node {NAME} is not Ready: kube-node status says how its processes stand, logs/kubelet.log in the data folder why"
+    );
+    let condition = |node: Option<&Node>| node.is_some_and(is_ready);
+    wait_for(Api::all(client.clone()), NAME, condition, LIMIT, &problem).await
 }
 
 /// Deletes the Node of an earlier start. Its pods are garbage-collected later.
 pub async fn forget(client: &Client) -> anyhow::Result<()> {
-    let nodes = Api::<Node>::all(client.clone());
-    unless_gone(nodes.delete(NAME, &DeleteParams::default()).await)
-        .map(drop)
-        .with_context(|| format!("cannot delete the Node {NAME} of an earlier start"))
+    objects::delete(&Api::<Node>::all(client.clone()), NAME).await?;
+    Ok(())
 }
 
 fn is_ready(node: &Node) -> bool {
