@@ -4,8 +4,9 @@
 //! Anyone who reaches the address may send requests, so a client gets little: one request per connection,
 //! time limits, and a bounded number of connections, of which no address takes more than its share.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use anyhow::Context;
 use axum::{Router, body::Body, extract::State, response::IntoResponse, routing::get};
 use http::{Request, StatusCode, header::CONTENT_TYPE};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -38,15 +39,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Names of the parts that are not ready yet; empty when all are.
 pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
-/// The admin port cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another {flag}")]
-pub struct AdminError {
-    address: SocketAddr,
-    flag: &'static str,
-    source: io::Error,
-}
-
 /// Listener of the admin port.
 #[derive(Debug)]
 pub struct Admin {
@@ -56,9 +48,9 @@ pub struct Admin {
 
 impl Admin {
     /// Binds the address; `flag` is the command-line flag that chose it.
-    pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<Self, AdminError> {
+    pub async fn bind(address: SocketAddr, flag: &'static str) -> anyhow::Result<Self> {
         let bound = TcpListener::bind(address).await;
-        let listener = bound.map_err(|source| AdminError { address, flag, source })?;
+        let listener = bound.with_context(|| format!("cannot listen on {address}: choose another {flag}"))?;
         Ok(Self { listener, more: Router::new() })
     }
 
@@ -141,6 +133,7 @@ async fn metrics(State(registry): State<Registry>) -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use std::{
+        io,
         net::{IpAddr, Ipv4Addr},
         time::Instant,
     };

@@ -74,8 +74,8 @@ impl ApiError {
     #[must_use]
     pub fn disruption_budget(&self) -> Option<String> {
         let status = self.status()?;
-        if let Some(said) = self.cause("DisruptionBudget").filter(|_| status.code == 429) {
-            return Some(said.to_owned());
+        if let Some(message) = self.cause("DisruptionBudget").filter(|_| status.code == 429) {
+            return Some(message.to_owned());
         }
         // A pod that several budgets cover cannot be evicted at all; the response has no cause.
         let several = status.code == 500 && status.message.contains("more than one PodDisruptionBudget");

@@ -27,7 +27,7 @@ use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer};
 
 use super::{
     leader::{Fence, FencedBody},
-    rate::{HadTurn, Rate},
+    rate::{Rate, RateLimited},
 };
 
 /// Read timeout: a list that takes longer is given up, a watch that is silent for longer is reopened.
@@ -103,7 +103,7 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
 }
 
 /// A client that connects as a kubelet does: one HTTP/2 connection, shared with nobody, with its own
-/// identity, limited by `rate` unless the request has passed that limit before ([`HadTurn`]). It writes only
+/// identity, limited by `rate` unless the request has passed that limit before ([`RateLimited`]). It writes only
 /// while `fence` is open.
 pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
     let config = limited(config)?;
@@ -126,17 +126,17 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
         .pool_idle_timeout(None)
         .build(connector);
     let rate = Arc::clone(rate);
-    let turn = AsyncFilterLayer::new(move |request: Request<Body>| {
+    let limit = AsyncFilterLayer::new(move |request: Request<Body>| {
         let rate = Arc::clone(&rate);
         async move {
-            if request.extensions().get::<HadTurn>().is_none() {
-                rate.turn(request.uri().path()).await;
+            if request.extensions().get::<RateLimited>().is_none() {
+                rate.acquire(request.uri().path()).await;
             }
             Ok::<_, BoxError>(request)
         }
     });
     let service = ServiceBuilder::new()
-        .layer(turn)
+        .layer(limit)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .map_err(BoxError::from)

@@ -7,62 +7,39 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file that could not be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}", path.display())]
-pub struct FileError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-impl FileError {
-    /// `action` is a verb, as in "cannot read FILE".
-    #[must_use]
-    pub fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
-        Self { action, path: path.to_owned(), source }
-    }
-
-    /// The system's error.
-    #[must_use]
-    pub fn into_source(self) -> io::Error {
-        self.source
-    }
-}
+use anyhow::Context;
 
 /// Reads the whole file as text.
-pub fn read(path: &Path) -> Result<String, FileError> {
-    fs::read_to_string(path).map_err(|source| FileError::new("read", path, source))
+pub fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Writes a file that anyone with access to its folder may read.
-pub fn write_public(path: &Path, content: &str) -> Result<(), FileError> {
-    write(path, content.as_bytes(), 0o644)
+pub fn write_public(path: &Path, content: &str) -> anyhow::Result<()> {
+    write(path, content, 0o644).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes a file that only its owner may read, from its creation on.
-pub fn write_private(path: &Path, content: &str) -> Result<(), FileError> {
-    write(path, content.as_bytes(), 0o600)
+pub fn write_private(path: &Path, content: &str) -> anyhow::Result<()> {
+    write(path, content, 0o600).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Creates a folder and its parents, for access by the owner only.
-pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
+pub fn create_private_dir(path: &Path) -> anyhow::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|source| FileError::new("create the folder", path, source))
+        .with_context(|| format!("cannot create the folder {}", path.display()))
 }
 
-fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
+/// Writes a file of this mode, whole or not at all.
+fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     let beside = PathBuf::from(name);
-    let attempt = || {
-        let _ = fs::remove_file(&beside);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
-        file.write_all(content)?;
-        fs::rename(&beside, path)
-    };
-    attempt().map_err(|source| FileError::new("write", path, source))
+    let _ = fs::remove_file(&beside);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    file.write_all(content.as_bytes())?;
+    fs::rename(&beside, path)
 }

@@ -20,15 +20,15 @@ pub struct Rate {
 
 /// Request extension: the request has passed the rate limit, and its client does not delay it again.
 #[derive(Clone, Copy, Debug)]
-pub struct HadTurn(());
+pub struct RateLimited(());
 
 impl Rate {
-    /// Waits until a request to this path may be sent.
-    pub async fn turn(&self, path: &str) -> HadTurn {
+    /// Waits until a request to this path may be sent; client-go's `Wait`.
+    pub async fn acquire(&self, path: &str) -> RateLimited {
         if is_limited(path) {
             sleep_until(self.take(Instant::now())).await;
         }
-        HadTurn(())
+        RateLimited(())
     }
 
     /// Takes a token and returns the moment from which it may be used.

@@ -1,4 +1,4 @@
-//! Server TLS: TLS 1.3 only, with clients of a given certificate authority. Changed certificates are loaded
+//! Server TLS: TLS 1.3 only, with clients of a given CA. Changed certificates are loaded
 //! again; unusable ones leave the current configuration in place.
 
 use std::{
@@ -12,13 +12,10 @@ use jiff::Timestamp;
 use parking_lot::RwLock;
 use rustls::{
     RootCertStore, ServerConfig,
-    crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
-    sign::CertifiedKey,
     version::TLS13,
 };
-use sha2::{Digest, Sha256};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -28,7 +25,7 @@ pub use tokio_rustls::server::TlsStream;
 use tower::BoxError;
 use x509_parser::{
     extensions::GeneralName,
-    prelude::{FromDer, X509Certificate},
+    prelude::{FromDer, Validity, X509Certificate},
 };
 
 /// Paths of the certificates.
@@ -38,7 +35,7 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Private key of the server (PEM).
     pub key: PathBuf,
-    /// Certificate authority of the clients (PEM).
+    /// CA of the clients (PEM).
     pub client_ca: PathBuf,
 }
 
@@ -64,10 +61,6 @@ impl TlsError {
         Self { source: Some(source.into()), ..self }
     }
 
-    fn setup(source: rustls::Error) -> Self {
-        Self::invalid("TLS cannot be set up".to_owned()).because(source)
-    }
-
     /// Reason, as a metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -76,7 +69,7 @@ impl TlsError {
 }
 
 /// A PEM file, or its content from elsewhere.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pem {
     /// Name of the file in messages.
     pub path: PathBuf,
@@ -95,17 +88,17 @@ impl Pem {
 }
 
 /// Client authentication.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Clients need a certificate of this certificate authority.
+    /// Clients need a certificate of this CA.
     Known(Pem),
-    /// Any client is admitted; a certificate it presents must be of this certificate authority. None: no
+    /// Any client is admitted; a certificate it presents must be of this CA. None: no
     /// certificate is requested.
     Any(Option<Pem>),
 }
 
 /// Certificates, client authentication and protocol of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsMaterial {
     /// Server certificate, with its intermediate certificates.
     pub cert: Pem,
@@ -129,29 +122,21 @@ impl TlsFiles {
     }
 }
 
-/// Loaded configuration, with a hash of its sources.
-struct Loaded {
-    config: Arc<ServerConfig>,
-    content: [u8; 32],
-}
-
-/// Current TLS configuration of a server, reloadable.
+/// Current TLS configuration of a server, reloadable, and the material that it was made of.
 pub struct Certificates {
-    now: RwLock<Loaded>,
+    now: RwLock<(TlsMaterial, Arc<ServerConfig>)>,
 }
 
 impl Certificates {
     /// Loads the certificates for the first time.
-    pub fn load(material: &TlsMaterial, now: Timestamp) -> Result<Self, TlsError> {
-        let loaded = load(material, None, now)?;
-        // Without a known hash `load` always returns a configuration.
-        let Some(loaded) = loaded else { return Err(TlsError::setup(rustls::Error::HandshakeNotComplete)) };
-        Ok(Self { now: RwLock::new(loaded) })
+    pub fn load(material: TlsMaterial, now: Timestamp) -> Result<Self, TlsError> {
+        let config = material.config(now)?;
+        Ok(Self { now: RwLock::new((material, config)) })
     }
 
     /// Configuration for the next connection.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.now.read().config)
+        Arc::clone(&self.now.read().1)
     }
 
     /// TLS handshake with a client, within a time limit. Returns the client's certificate too, if it shows one.
@@ -170,10 +155,13 @@ impl Certificates {
     }
 
     /// Loads the certificates again. Returns true if they have changed.
-    pub fn reload(&self, material: &TlsMaterial, now: Timestamp) -> Result<bool, TlsError> {
-        let content = self.now.read().content;
-        let Some(loaded) = load(material, Some(content), now)? else { return Ok(false) };
-        *self.now.write() = loaded;
+    pub fn reload(&self, material: TlsMaterial, now: Timestamp) -> Result<bool, TlsError> {
+        if self.now.read().0 == material {
+            // Certificates that have not changed may have expired.
+            return material.chain(now).map(|_| false);
+        }
+        let config = material.config(now)?;
+        *self.now.write() = (material, config);
         Ok(true)
     }
 }
@@ -192,105 +180,92 @@ pub fn names_of(certificate: &[u8]) -> Vec<String> {
     common.chain(alternative).map(ToOwned::to_owned).collect()
 }
 
-/// Returns None if the content is unchanged and the certificate still valid.
-fn load(material: &TlsMaterial, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
-    let TlsMaterial { cert, key, clients, protocol } = material;
-    let authority = match clients {
-        ClientAuth::Known(authority) => Some(authority),
-        ClientAuth::Any(authority) => authority.as_ref(),
-    };
-    let mut hash = Sha256::new();
-    for part in [Some(cert), Some(key), authority].into_iter().flatten() {
-        hash.update(part.text.len().to_be_bytes());
-        hash.update(&part.text);
+impl TlsMaterial {
+    /// The server's certificate, if it is valid, with its intermediate certificates.
+    fn chain(&self, now: Timestamp) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let chain = certificates(&self.cert)?;
+        chain.first().map_or(Ok(()), |own| check_validity(&self.cert.path, own, now))?;
+        Ok(chain)
     }
-    let content: [u8; 32] = hash.finalize().into();
-    let chain = certificates(&cert.path, &cert.text)?;
-    if let Some(own) = chain.first() {
-        check_validity(&cert.path, own, now)?;
+
+    fn config(&self, now: Timestamp) -> Result<Arc<ServerConfig>, TlsError> {
+        let Self { cert, key, clients, protocol } = self;
+        let chain = self.chain(now)?;
+        let private = PrivateKeyDer::from_pem_slice(&key.text)
+            .map_err(|source| holds_no(&key.path, "private key").because(source))?;
+        let client_ca = match clients {
+            ClientAuth::Known(ca) => Some(ca),
+            ClientAuth::Any(ca) => ca.as_ref(),
+        };
+        let config = ServerConfig::builder_with_protocol_versions(&[&TLS13]);
+        let config = match client_ca {
+            None => config.with_no_client_auth(),
+            Some(ca) => {
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots(ca, now)?));
+                let verifier = match clients {
+                    ClientAuth::Known(_) => verifier,
+                    ClientAuth::Any(_) => verifier.allow_unauthenticated(),
+                };
+                let verifier = verifier.build().map_err(|source| {
+                    let message = format!("{} is no authority to know clients by", ca.path.display());
+                    TlsError::invalid(message).because(source)
+                })?;
+                config.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = config.with_single_cert(chain, private).map_err(|source| {
+            let (key, cert) = (key.path.display(), cert.path.display());
+            let message = format!("the key in {key} is not that of the certificate in {cert}");
+            TlsError::new("CertificateMismatch", message).because(source)
+        })?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        // No session tickets: a resumed connection would not present its client certificate again.
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
     }
-    if known == Some(content) {
-        return Ok(None);
-    }
-    let private = PrivateKeyDer::from_pem_slice(&key.text)
-        .map_err(|source| holds_no(&key.path, "private key").because(source))?;
-    let provider = Arc::new(ring::default_provider());
-    let mismatch = |source: rustls::Error| {
-        let message = format!(
-            "the key in {} is not that of the certificate in {}",
-            key.path.display(),
-            cert.path.display()
-        );
-        TlsError::new("CertificateMismatch", message).because(source)
-    };
-    CertifiedKey::from_der(chain.clone(), private.clone_key(), &provider).map_err(mismatch)?;
-    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(TlsError::setup)?;
-    let config = match authority {
-        None => config.with_no_client_auth(),
-        Some(authority) => {
-            let roots = Arc::new(roots(authority, now)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-            let verifier = match clients {
-                ClientAuth::Known(_) => verifier,
-                ClientAuth::Any(_) => verifier.allow_unauthenticated(),
-            };
-            let verifier = verifier.build().map_err(|source| {
-                let message = format!("{} is no authority to know clients by", authority.path.display());
-                TlsError::invalid(message).because(source)
-            })?;
-            config.with_client_cert_verifier(verifier)
-        }
-    };
-    let mut config = config.with_single_cert(chain, private).map_err(TlsError::setup)?;
-    config.alpn_protocols = vec![protocol.to_vec()];
-    // No session tickets: a resumed connection would not present its client certificate again.
-    config.send_tls13_tickets = 0;
-    Ok(Some(Loaded { config: Arc::new(config), content }))
 }
 
-/// Valid certificates of an authority. During a rotation the old and the new one are both present, and the
-/// old one may have expired.
-fn roots(authority: &Pem, now: Timestamp) -> Result<RootCertStore, TlsError> {
-    let (mut roots, mut over) = (RootCertStore::empty(), None);
-    for own in certificates(&authority.path, &authority.text)? {
-        match check_validity(&authority.path, &own, now) {
-            Ok(()) => roots.add(own).map_err(TlsError::setup)?,
-            Err(error) => over = Some(error),
+/// Valid certificates of a CA. During a rotation the old and the new one are both present, and the old one may
+/// have expired.
+fn roots(ca: &Pem, now: Timestamp) -> Result<RootCertStore, TlsError> {
+    let (mut roots, mut expired) = (RootCertStore::empty(), None);
+    for certificate in certificates(ca)? {
+        match check_validity(&ca.path, &certificate, now) {
+            Ok(()) => roots
+                .add(certificate)
+                .map_err(|source| TlsError::invalid("TLS cannot be set up".to_owned()).because(source))?,
+            Err(error) => expired = Some(error),
         }
     }
-    match over {
+    match expired {
         Some(error) if roots.is_empty() => Err(error),
         _ => Ok(roots),
     }
 }
 
-fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// The certificates of a file: at least one.
+fn certificates(Pem { path, text }: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     let found = found.map_err(|source| holds_no(path, "certificate").because(source))?;
     if found.is_empty() { Err(holds_no(path, "certificate")) } else { Ok(found) }
 }
 
-fn holds_no(path: &Path, wanted: &str) -> TlsError {
-    TlsError::invalid(format!("{} holds no {wanted} in PEM", path.display()))
+fn holds_no(path: &Path, content: &str) -> TlsError {
+    TlsError::invalid(format!("{} holds no {content} in PEM", path.display()))
 }
 
 fn check_validity(path: &Path, certificate: &CertificateDer<'_>, now: Timestamp) -> Result<(), TlsError> {
-    let unreadable =
-        || TlsError::invalid(format!("{} holds a certificate that cannot be read", path.display()));
-    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| unreadable())?;
-    let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp());
-    let validity = parsed.validity();
-    let (from, until) = (at(validity.not_before), at(validity.not_after));
-    let (from, until) = (from.map_err(|_| unreadable())?, until.map_err(|_| unreadable())?);
-    if from <= now && now <= until {
-        Ok(())
-    } else {
-        let message =
-            format!("the certificate in {} is valid from {from} to {until} alone: renew it", path.display());
-        Err(TlsError::new("CertificateExpired", message))
+    let path = path.display();
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|source| {
+        TlsError::invalid(format!("{path} holds a certificate that cannot be read")).because(source)
+    })?;
+    let Validity { not_before, not_after } = parsed.validity();
+    if (not_before.timestamp()..=not_after.timestamp()).contains(&now.as_second()) {
+        return Ok(());
     }
+    let message =
+        format!("the certificate in {path} is valid from {not_before} to {not_after} alone: renew it");
+    Err(TlsError::new("CertificateExpired", message))
 }
 
 #[cfg(test)]
@@ -325,7 +300,7 @@ mod tests {
     }
 
     fn reason(files: &TlsFiles) -> &'static str {
-        let loaded = files.read().and_then(|material| Certificates::load(&material, Timestamp::now()));
+        let loaded = files.read().and_then(|material| Certificates::load(material, Timestamp::now()));
         loaded.err().map_or("serves", |error| error.reason())
     }
 
@@ -356,20 +331,17 @@ mod tests {
         let (dir, files) = folder("changed");
         let (first, second, ca) = (pair(-1, 1), pair(-1, 1), pair(-1, 1).0);
         write(&files, &first, &ca);
-        let certificates = Certificates::load(&files.read().unwrap(), Timestamp::now()).unwrap();
+        let certificates = Certificates::load(files.read().unwrap(), Timestamp::now()).unwrap();
         let before = certificates.config();
-        assert!(!certificates.reload(&files.read().unwrap(), Timestamp::now()).unwrap());
+        assert!(!certificates.reload(files.read().unwrap(), Timestamp::now()).unwrap());
         fs::write(&files.cert, &second.0).unwrap();
-        assert!(
-            certificates.reload(&files.read().unwrap(), Timestamp::now()).is_err(),
-            "half of it is there"
-        );
+        assert!(certificates.reload(files.read().unwrap(), Timestamp::now()).is_err(), "half of it is there");
         assert!(Arc::ptr_eq(&certificates.config(), &before));
         fs::write(&files.key, &second.1).unwrap();
-        assert!(certificates.reload(&files.read().unwrap(), Timestamp::now()).unwrap());
+        assert!(certificates.reload(files.read().unwrap(), Timestamp::now()).unwrap());
         assert!(!Arc::ptr_eq(&certificates.config(), &before));
         let later = Timestamp::now() + jiff::SignedDuration::from_hours(48);
-        assert!(certificates.reload(&files.read().unwrap(), later).is_err(), "it has expired meanwhile");
+        assert!(certificates.reload(files.read().unwrap(), later).is_err(), "it has expired meanwhile");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -233,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for() {
+    fn settings_that_the_library_does_not_read() {
         let file = |variable: &str, path: &str| (path.to_owned(), variable.to_owned());
         assert_eq!(read(&[ENDPOINT]), Ok(Some(Settings::default())));
-        let asked = read(&[
+        let found = read(&[
             ENDPOINT,
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector:4317"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
@@ -245,7 +245,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert"),
             ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key"),
         ]);
-        let wanted = Settings {
+        let expected = Settings {
             is_encrypted: true,
             ca: Some(file("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca")),
             identity: Some((
@@ -253,12 +253,12 @@ mod tests {
                 file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key"),
             )),
         };
-        assert_eq!(asked, Ok(Some(wanted)));
+        assert_eq!(found, Ok(Some(expected)));
     }
 
     #[test]
     fn what_cannot_be_followed_is_an_error() {
-        for (variable, said) in [
+        for (variable, message) in [
             (("OTEL_TRACES_EXPORTER", "zipkin"), "OTEL_TRACES_EXPORTER is zipkin: write otlp or none"),
             (
                 ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
@@ -277,7 +277,7 @@ mod tests {
                 "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither",
             ),
         ] {
-            assert_eq!(read(&[ENDPOINT, variable]), Err(said.to_owned()));
+            assert_eq!(read(&[ENDPOINT, variable]), Err(message.to_owned()));
         }
         let file =
             [("OTEL_EXPORTER_OTLP_ENDPOINT", "https://a:1"), ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere")];

@@ -155,7 +155,7 @@ pub async fn send<T: Message + Default>(
     path: &str,
     body: Body,
 ) -> Result<T, WireError> {
-    let turn = OptionFuture::from(rate.map(|rate| rate.turn(path))).await;
+    let limited = OptionFuture::from(rate.map(|rate| rate.acquire(path))).await;
     let exchange = async {
         let (content_type, bytes) = match body {
             Body::None => (PROTOBUF, Vec::new()),
@@ -172,8 +172,7 @@ pub async fn send<T: Message + Default>(
             .header(ACCEPT, PROTOBUF)
             .header(USER_AGENT, AGENT)
             .body(Bytes::from(bytes))?;
-        turn.map(|turn| request.extensions_mut().insert(turn));
-        let unreachable = |error| WireError::Unreachable(Box::new(error));
+        limited.map(|limited| request.extensions_mut().insert(limited));
         let (head, body) = client.send(request).await.map_err(unreachable)?.into_parts();
         let bytes = body.collect_bytes().await.map_err(unreachable)?;
         if head.status.is_success() { Ok(open(&bytes)?) } else { Err(refusal(head.status, &bytes)) }
@@ -205,6 +204,11 @@ pub fn refusal(code: StatusCode, bytes: &[u8]) -> WireError {
     WireError::Refused(status.with_code(code.as_u16()).boxed())
 }
 
+/// Error of a request that kube could not exchange.
+pub(crate) fn unreachable(error: kube::Error) -> WireError {
+    WireError::Unreachable(Box::new(error))
+}
+
 /// Converts a status without its details, which nobody reads of requests in protobuf.
 pub(crate) fn status_of(status: v1::Status) -> Status {
     let (message, reason) = (status.message.unwrap_or_default(), status.reason.unwrap_or_default());
@@ -222,15 +226,15 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::rate::HadTurn;
+    use crate::rate::RateLimited;
 
     /// A request that waited longer for the rate limit than its time limit is not late, and does not wait for
     /// it again.
     #[tokio::test(start_paused = true)]
     async fn the_turn_of_a_request_is_not_its_time() {
         let server = service_fn(|request: Request<Bytes>| async move {
-            let had_turn = request.extensions().get::<HadTurn>().is_some();
-            let status = if had_turn { StatusCode::GONE } else { StatusCode::TOO_MANY_REQUESTS };
+            let is_limited = request.extensions().get::<RateLimited>().is_some();
+            let status = if is_limited { StatusCode::GONE } else { StatusCode::TOO_MANY_REQUESTS };
             Ok::<_, Infallible>(http::Response::builder().status(status).body(Bytes::empty()).unwrap())
         });
         let (client, rate) = (Client::new(server, "default"), Rate::default());

@@ -264,7 +264,7 @@ impl Batch {
         if !output.status.success() {
             return Err(self.failed(&String::from_utf8_lossy(&output.stderr), cache));
         }
-        Ok(write_public(&self.dir.join("vendor").join(file), text)?)
+        write_public(&self.dir.join("vendor").join(file), text)
     }
 }
 

@@ -14,13 +14,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use tokio::time::{Instant, sleep};
 
-use super::{
-    component::Component,
-    files::{FileError, create_private_dir},
-    procs::ProcessId,
-    real_node,
-    state::State,
-};
+use super::{component::Component, files::create_private_dir, procs::ProcessId, real_node, state::State};
 
 /// Files that an interrupted first start may leave in a folder without `cluster.json`.
 const EARLY: [&str; 3] = ["lock", "logs", "cluster.json.tmp"];
@@ -128,8 +122,7 @@ impl Layout {
         let state = self.load()?.unwrap_or_else(|| State::new(kubernetes_version));
         state.check_kubernetes(kubernetes_version)?;
         create_private_dir(&self.path("logs"))
-            .map_err(FileError::into_source)
-            .and_then(|()| self.open_lock())
+            .and_then(|()| Ok(self.open_lock()?))
             .with_context(|| not_writable(&self.dir))?;
         Ok(state)
     }

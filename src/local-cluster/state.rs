@@ -101,7 +101,7 @@ impl State {
 
     /// Writes the file atomically.
     pub fn save(&self, path: &Path) -> anyhow::Result<()> {
-        Ok(write_public(path, &(serde_json::to_string_pretty(self)? + "\n"))?)
+        write_public(path, &(serde_json::to_string_pretty(self)? + "\n"))
     }
 }
 

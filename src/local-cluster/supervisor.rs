@@ -320,7 +320,7 @@ fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> anyho
     let (server, ca) = (addresses.apiserver(), pki.ca()?);
     let write = |file: &str, user: &str, groups: &[&str]| -> anyhow::Result<()> {
         let identity = pki.client(user, groups)?;
-        Ok(write_private(&layout.path(file), &kubeconfig::render(&server, &ca, user, &identity))?)
+        write_private(&layout.path(file), &kubeconfig::render(&server, &ca, user, &identity))
     };
     for (file, user, groups) in USERS {
         write(file, user, groups)?;
@@ -331,7 +331,7 @@ fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> anyho
         let user = format!("system:serviceaccount:{NAMESPACE}:kube-node-{name}");
         write(&format!("{name}.kubeconfig"), &user, &["system:serviceaccounts", &group])?;
     }
-    Ok(read(&layout.kubeconfig())?)
+    read(&layout.kubeconfig())
 }
 
 /// Writes the certificates with which cluster-autoscaler calls the operator, and the cloud config that names them.
@@ -344,7 +344,7 @@ fn write_cloud_config(layout: &Layout, port: u16) -> anyhow::Result<()> {
         "cert": path("client.crt"),
         "cacert": path("ca.crt"),
     });
-    Ok(write_public(&layout.cloud_config(), &serde_norway::to_string(&config)?)?)
+    write_public(&layout.cloud_config(), &serde_norway::to_string(&config)?)
 }
 
 /// Last lines of a log, indented. Read errors are ignored: the text is part of another error.

@@ -117,7 +117,7 @@ pub(super) async fn hold(
     let has_ended = tokio::select! {
         ended = &mut work => ended?,
         // The fence is closed and another process takes over: work in flight is dropped.
-        lost = election.keep() => return Err(lost.into()),
+        lost = election.keep() => return Err(lost),
     };
     // If work is still in flight, the Lease stays: the next holder waits for its expiry.
     leave(Some(election).filter(|_| has_ended)).await

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(source.take(now).unwrap().0.text, cert.text);
         let material =
             TlsMaterial { cert: cert.clone(), key, clients: ClientAuth::Any(None), protocol: b"http/1.1" };
-        Certificates::load(&material, now).unwrap();
+        Certificates::load(material, now).unwrap();
         let later = now + SignedDuration::from_hours(301 * 24);
         assert_ne!(source.take(later).unwrap().0.text, cert.text);
         let missing = CertificateSource::new(Some("/nowhere".into()), "10.0.0.7".parse().unwrap()).take(now);

@@ -172,8 +172,8 @@ impl Server {
         let (cert, key) = source.take(now)?;
         let material = TlsMaterial { cert, key, clients: ClientAuth::Any(client_ca), protocol: b"http/1.1" };
         let has_changed = match self.certificates.get() {
-            Some(certificates) => certificates.reload(&material, now)?,
-            None => self.certificates.set(Certificates::load(&material, now)?).is_ok(),
+            Some(certificates) => certificates.reload(material, now)?,
+            None => self.certificates.set(Certificates::load(material, now)?).is_ok(),
         };
         if has_changed {
             info!("certificates of kubelets were read");

@@ -9,16 +9,13 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
+
 use super::clock::Moment;
 
 /// Polls per renewal interval made by standbys: the delay until they see that the Lease was given back, and
 /// the most by which they see a renewal late.
 const POLLS: u32 = 4;
-
-/// Contradictory election times.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TimingError(String);
 
 /// Times of an election, with the meaning they have in kube-controller-manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,25 +36,27 @@ impl Timing {
 
     /// Lease duration (standbys wait that long after the last renewal), renew deadline (the leader leads that
     /// long after it), and time between two renewals.
-    pub fn new(lease: Duration, deadline: Duration, retry: Duration) -> Result<Self, TimingError> {
-        Err(TimingError(if lease <= deadline {
-            // A standby would take over before leadership ends.
-            format!(
-                "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({deadline:?}): the one who waits must wait longer than the one who leads goes on"
-            )
-        } else if deadline <= retry * 2 {
-            // A single failed renewal would end leadership.
-            format!(
-                "--leader-elect-renew-deadline ({deadline:?}) must be longer than twice --leader-elect-retry-period ({retry:?}): a renewal that fails has to have a second try"
-            )
-        } else if retry < Duration::from_millis(100) {
-            format!("--leader-elect-retry-period ({retry:?}) must be at least 100ms")
-        } else if lease.subsec_nanos() != 0 || lease > Duration::from_hours(24) {
-            // The Lease has whole seconds.
-            format!("--leader-elect-lease-duration ({lease:?}) must be whole seconds, at most a day")
-        } else {
-            return Ok(Self { lease, deadline, retry });
-        }))
+    pub fn new(lease: Duration, deadline: Duration, retry: Duration) -> anyhow::Result<Self> {
+        // A standby would take over before leadership ends.
+        ensure!(
+            lease > deadline,
+            "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({deadline:?}): the one who waits must wait longer than the one who leads goes on"
+        );
+        // A single failed renewal would end leadership.
+        ensure!(
+            deadline > retry * 2,
+            "--leader-elect-renew-deadline ({deadline:?}) must be longer than twice --leader-elect-retry-period ({retry:?}): a renewal that fails has to have a second try"
+        );
+        ensure!(
+            retry >= Duration::from_millis(100),
+            "--leader-elect-retry-period ({retry:?}) must be at least 100ms"
+        );
+        // The Lease has whole seconds.
+        ensure!(
+            lease.subsec_nanos() == 0 && lease <= Duration::from_hours(24),
+            "--leader-elect-lease-duration ({lease:?}) must be whole seconds, at most a day"
+        );
+        Ok(Self { lease, deadline, retry })
     }
 
     /// Lease duration.

@@ -23,29 +23,29 @@ fn held_by(holder: &str, version: u64) -> LeaseResponse {
 }
 
 /// Asserts the next request at this time and passes the response to the elector.
-fn told(elector: &mut Elector, asked: LeaseRequest, millis: u64, response: LeaseResponse) {
-    assert_eq!(elector.next(at(millis)), ElectorStep::Request(asked), "at {millis} ms: {elector:?}");
+fn respond(elector: &mut Elector, expected: LeaseRequest, millis: u64, response: LeaseResponse) {
+    assert_eq!(elector.next(at(millis)), ElectorStep::Request(expected), "at {millis} ms: {elector:?}");
     elector.take_response(at(millis), at(millis), response);
 }
 
 /// An elector that leads since time 0.
 fn leader() -> Elector {
     let mut elector = Elector::new("a".to_owned(), timing());
-    told(&mut elector, LeaseRequest::Read, 0, LeaseResponse::Read(None));
-    told(&mut elector, LeaseRequest::Create, 0, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Read, 0, LeaseResponse::Read(None));
+    respond(&mut elector, LeaseRequest::Create, 0, LeaseResponse::Written);
     elector
 }
 
 #[test]
 fn times_that_contradict_each_other() {
-    let said = |lease, deadline, retry| {
+    let message = |lease, deadline, retry| {
         let millis = Duration::from_millis;
         Timing::new(millis(lease), millis(deadline), millis(retry)).unwrap_err().to_string()
     };
-    assert!(said(15_000, 15_000, 2_000).contains("--leader-elect-lease-duration (15s) must be longer"));
-    assert!(said(15_000, 4_000, 2_000).contains("--leader-elect-renew-deadline (4s) must be longer"));
-    assert!(said(15_000, 10_000, 50).contains("at least 100ms"));
-    assert!(said(1_500, 1_000, 200).contains("whole seconds"));
+    assert!(message(15_000, 15_000, 2_000).contains("--leader-elect-lease-duration (15s) must be longer"));
+    assert!(message(15_000, 4_000, 2_000).contains("--leader-elect-renew-deadline (4s) must be longer"));
+    assert!(message(15_000, 10_000, 50).contains("at least 100ms"));
+    assert!(message(1_500, 1_000, 200).contains("whole seconds"));
     assert_eq!(timing().lease_seconds(), 15);
 }
 
@@ -54,7 +54,7 @@ fn the_first_one_leads_at_once_and_renews() {
     let mut elector = leader();
     assert_eq!(elector.held(), Some(at(10_000)));
     assert_eq!(elector.next(at(500)), ElectorStep::Wait(Duration::from_millis(1_500)));
-    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Written);
     assert_eq!(elector.held(), Some(at(12_000)));
 }
 
@@ -69,7 +69,7 @@ fn a_claim_counts_from_before_its_renewal_was_sent() {
 fn a_leader_that_cannot_renew_tries_until_its_claim_is_over() {
     let mut elector = leader();
     for millis in [2_000, 2_500, 6_000, 9_999] {
-        told(&mut elector, LeaseRequest::Replace, millis, LeaseResponse::Nothing);
+        respond(&mut elector, LeaseRequest::Replace, millis, LeaseResponse::Nothing);
     }
     assert_eq!(
         elector.next(at(9_999)),
@@ -85,81 +85,81 @@ fn a_leader_that_cannot_renew_tries_until_its_claim_is_over() {
 #[test]
 fn an_answer_that_comes_too_late_makes_no_leader() {
     let mut elector = Elector::new("a".to_owned(), timing());
-    told(&mut elector, LeaseRequest::Read, 0, LeaseResponse::Read(None));
+    respond(&mut elector, LeaseRequest::Read, 0, LeaseResponse::Read(None));
     elector.take_response(at(0), at(10_000), LeaseResponse::Written);
     assert_eq!(elector.held(), None);
     // The process holds the Lease all the same, and may renew it.
-    told(&mut elector, LeaseRequest::Replace, 11_000, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Replace, 11_000, LeaseResponse::Written);
     assert_eq!(elector.held(), Some(at(21_000)));
 }
 
 #[test]
 fn whoever_comes_second_waits_the_whole_lease_after_each_renewal() {
     let mut elector = Elector::new("b".to_owned(), timing());
-    told(&mut elector, LeaseRequest::Read, 0, held_by("a", 1));
+    respond(&mut elector, LeaseRequest::Read, 0, held_by("a", 1));
     assert!(elector.waits(at(0)));
-    told(&mut elector, LeaseRequest::Read, 500, held_by("a", 2));
+    respond(&mut elector, LeaseRequest::Read, 500, held_by("a", 2));
     for millis in (1_000..15_500).step_by(500) {
-        told(&mut elector, LeaseRequest::Read, millis, held_by("a", 2));
+        respond(&mut elector, LeaseRequest::Read, millis, held_by("a", 2));
         assert!(elector.waits(at(millis)));
     }
-    told(&mut elector, LeaseRequest::Replace, 15_500, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Replace, 15_500, LeaseResponse::Written);
     assert_eq!(elector.held(), Some(at(25_500)));
 }
 
 #[test]
 fn a_lease_that_was_given_back_is_taken_at_the_next_look() {
     let mut elector = Elector::new("b".to_owned(), timing());
-    told(&mut elector, LeaseRequest::Read, 0, held_by("a", 1));
-    told(&mut elector, LeaseRequest::Read, 500, held_by("", 2));
-    told(&mut elector, LeaseRequest::Replace, 500, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Read, 0, held_by("a", 1));
+    respond(&mut elector, LeaseRequest::Read, 500, held_by("", 2));
+    respond(&mut elector, LeaseRequest::Replace, 500, LeaseResponse::Written);
     assert_eq!(elector.held(), Some(at(10_500)));
 }
 
 #[test]
 fn of_two_that_take_it_one_waits_again() {
     let mut elector = Elector::new("b".to_owned(), timing());
-    told(&mut elector, LeaseRequest::Read, 0, held_by("", 1));
-    told(&mut elector, LeaseRequest::Replace, 0, LeaseResponse::Conflict);
-    told(&mut elector, LeaseRequest::Read, 500, held_by("c", 2));
+    respond(&mut elector, LeaseRequest::Read, 0, held_by("", 1));
+    respond(&mut elector, LeaseRequest::Replace, 0, LeaseResponse::Conflict);
+    respond(&mut elector, LeaseRequest::Read, 500, held_by("c", 2));
     assert!(elector.waits(at(500)));
 }
 
 #[test]
 fn a_renewal_whose_answer_was_lost_is_recognised() {
     let mut elector = leader();
-    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Nothing);
-    told(&mut elector, LeaseRequest::Replace, 2_500, LeaseResponse::Conflict);
-    told(&mut elector, LeaseRequest::Read, 2_500, held_by("a", 2));
-    told(&mut elector, LeaseRequest::Replace, 2_500, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Nothing);
+    respond(&mut elector, LeaseRequest::Replace, 2_500, LeaseResponse::Conflict);
+    respond(&mut elector, LeaseRequest::Read, 2_500, held_by("a", 2));
+    respond(&mut elector, LeaseRequest::Replace, 2_500, LeaseResponse::Written);
     assert_eq!(elector.held(), Some(at(12_500)));
 }
 
 #[test]
 fn whoever_finds_another_in_its_place_is_no_leader() {
     let mut elector = leader();
-    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Conflict);
-    told(&mut elector, LeaseRequest::Read, 2_000, held_by("b", 7));
+    respond(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Conflict);
+    respond(&mut elector, LeaseRequest::Read, 2_000, held_by("b", 7));
     assert_eq!(elector.next(at(2_000)), ElectorStep::Lost(Loss::Taken("b".to_owned())));
 }
 
 #[test]
 fn a_lease_that_somebody_deleted_still_protects_its_holder() {
     let mut elector = leader();
-    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Read(None));
-    told(&mut elector, LeaseRequest::Create, 2_000, LeaseResponse::Written);
+    respond(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Read(None));
+    respond(&mut elector, LeaseRequest::Create, 2_000, LeaseResponse::Written);
     assert_eq!(elector.held(), Some(at(12_000)));
     let mut other = Elector::new("b".to_owned(), timing());
-    told(&mut other, LeaseRequest::Read, 0, held_by("a", 1));
-    told(&mut other, LeaseRequest::Read, 14_900, LeaseResponse::Read(None));
+    respond(&mut other, LeaseRequest::Read, 0, held_by("a", 1));
+    respond(&mut other, LeaseRequest::Read, 14_900, LeaseResponse::Read(None));
     assert_eq!(other.next(at(14_900)), ElectorStep::Wait(Duration::from_millis(100)));
-    told(&mut other, LeaseRequest::Create, 15_000, LeaseResponse::Written);
+    respond(&mut other, LeaseRequest::Create, 15_000, LeaseResponse::Written);
 }
 
 /// Events of the simulation below.
 enum Happens {
     /// A candidate polls.
-    Turn(usize),
+    Step(usize),
     /// A request reaches the API server.
     Arrives(Question),
     /// The response reaches the candidate.
@@ -186,7 +186,7 @@ struct Server {
 
 impl Server {
     /// The response, and the Lease's version after it.
-    fn asked(&mut self, question: &Question) -> (LeaseResponse, u64) {
+    fn answer(&mut self, question: &Question) -> (LeaseResponse, u64) {
         let response = match (question.ask, &self.lease) {
             (LeaseRequest::Read | LeaseRequest::Replace, None) => LeaseResponse::Read(None),
             (LeaseRequest::Read, Some((version, holder))) => held_by(holder, *version),
@@ -228,7 +228,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
     let mut known = vec![0_u64; candidates];
     let (mut server, mut future) = (Server::default(), Future::default());
     for by in 0..candidates {
-        future.put(random.random_range(0..3_000), Happens::Turn(by));
+        future.put(random.random_range(0..3_000), Happens::Step(by));
     }
     let (mut led, mut before) = (0, 0);
     while let Some(((now, _), what)) = future.queue.pop_first() {
@@ -247,16 +247,16 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
             random.random_range(0..=most)
         };
         match what {
-            Happens::Turn(by) => match claims[by].next(at(now)) {
+            Happens::Step(by) => match claims[by].next(at(now)) {
                 ElectorStep::Lost(_) => {
                     // The process ends and restarts with no knowledge.
                     names[by].push('+');
                     claims[by] = Elector::new(names[by].clone(), timing());
-                    future.put(now + takes(2_000, 60_000), Happens::Turn(by));
+                    future.put(now + takes(2_000, 60_000), Happens::Step(by));
                 }
                 ElectorStep::Wait(time) => {
                     let wait = u64::try_from(time.as_millis()).unwrap();
-                    future.put(now + wait + takes(1, 40_000), Happens::Turn(by));
+                    future.put(now + wait + takes(1, 40_000), Happens::Step(by));
                 }
                 ElectorStep::Request(ask) => {
                     let awaited = takes(0, 3) < 2;
@@ -271,7 +271,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
                 }
             },
             Happens::Arrives(question) => {
-                let (response, version) = server.asked(&question);
+                let (response, version) = server.answer(&question);
                 let Question { by, sent, awaited, .. } = question;
                 if awaited {
                     future.put(now + takes(20, 30_000), Happens::Answered { by, sent, response, version });
@@ -282,7 +282,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
                     known[by] = version;
                 }
                 claims[by].take_response(at(sent), at(now), response);
-                future.put(now + takes(1, 40_000), Happens::Turn(by));
+                future.put(now + takes(1, 40_000), Happens::Step(by));
             }
         }
     }

@@ -83,10 +83,10 @@ impl Leadership {
 }
 
 async fn leader(State(leadership): State<Arc<Leadership>>) -> impl IntoResponse {
-    let said = json!({
+    let body = json!({
         "identity": leadership.identity,
         "leader": *leadership.leader.read(),
         "leading": leadership.fence.check().is_ok(),
     });
-    ([(CONTENT_TYPE, "application/json")], said.to_string())
+    ([(CONTENT_TYPE, "application/json")], body.to_string())
 }

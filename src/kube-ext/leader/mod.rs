@@ -25,7 +25,7 @@ use kube::{Api, Client, api::PostParams};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-pub use elector::{Loss, Timing, TimingError};
+pub use elector::{Loss, Timing};
 pub use fence::{Fence, FencedBody, FencedService, NotLeading};
 pub use leadership::{LEADER, Leadership, MEMBER};
 
@@ -62,15 +62,6 @@ impl ElectionOptions {
     }
 }
 
-/// This process has lost its Lease.
-#[derive(Debug, thiserror::Error)]
-#[error("{identity} has lost the Lease {lease}, so it ends: another process works, or will")]
-pub struct LostError {
-    identity: String,
-    lease: String,
-    source: Loss,
-}
-
 /// This process's part in an election.
 pub struct Election {
     api: Api<Lease>,
@@ -98,7 +89,7 @@ impl Election {
     }
 
     /// Takes the Lease if it is free. Returns true if this process leads now, false if another one does.
-    pub async fn begin(&mut self) -> Result<bool, LostError> {
+    pub async fn begin(&mut self) -> anyhow::Result<bool> {
         while self.elector.held().is_none() && !self.elector.waits(Moment::now()) {
             self.step().await?;
         }
@@ -106,7 +97,7 @@ impl Election {
     }
 
     /// Waits until this process leads.
-    pub async fn win(&mut self) -> Result<(), LostError> {
+    pub async fn win(&mut self) -> anyhow::Result<()> {
         while self.elector.held().is_none() {
             self.step().await?;
         }
@@ -114,7 +105,7 @@ impl Election {
     }
 
     /// Renews the Lease until leadership is lost.
-    pub async fn keep(&mut self) -> LostError {
+    pub async fn keep(&mut self) -> anyhow::Error {
         loop {
             if let Err(lost) = self.step().await {
                 return lost;
@@ -122,13 +113,15 @@ impl Election {
         }
     }
 
-    async fn step(&mut self) -> Result<(), LostError> {
+    async fn step(&mut self) -> anyhow::Result<()> {
         match self.elector.next(Moment::now()) {
             ElectorStep::Wait(time) => sleep(time).await,
             ElectorStep::Lost(source) => {
                 self.leadership.fence().close();
-                let (identity, lease) = (self.options.identity.clone(), self.options.lease());
-                return Err(LostError { identity, lease, source });
+                let (identity, lease) = (&self.options.identity, self.options.lease());
+                return Err(anyhow::Error::new(source).context(format!(
+                    "{identity} has lost the Lease {lease}, so it ends: another process works, or will"
+                )));
             }
             ElectorStep::Request(request) => {
                 let sent = Moment::now();

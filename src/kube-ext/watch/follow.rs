@@ -15,7 +15,7 @@ use super::{
     InitialList, Meter, WatchRequest,
     frames::{Frame, Frames},
 };
-use crate::wire::{self, AGENT, WireError};
+use crate::wire::{self, AGENT, WireError, unreachable};
 
 /// Accepted encodings: frames for a watch, plain protobuf for other responses.
 const ACCEPTED: &str = "application/vnd.kubernetes.protobuf;stream=watch,application/vnd.kubernetes.protobuf";
@@ -245,10 +245,6 @@ async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), WatchErro
     Ok((answer.status(), answer.into_body()))
 }
 
-fn unreachable(error: kube::Error) -> WireError {
-    WireError::Unreachable(Box::new(error))
-}
-
 #[cfg(test)]
 mod tests {
     use std::{convert::Infallible, sync::Arc};
@@ -279,8 +275,8 @@ mod tests {
     /// ends the initial list, then these bookmarks a minute apart, then nothing.
     async fn watches(bookmarks: &[&str]) -> Vec<(Duration, String)> {
         let frames: Vec<_> = bookmarks.iter().map(|version| Bytes::from(bookmark(version, false))).collect();
-        let (begin, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
-        let into = Arc::clone(&asked);
+        let (begin, requests) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let into = Arc::clone(&requests);
         let server = tower::service_fn(move |request: Request<Body>| {
             into.lock().push((begin.elapsed(), request.uri().query().unwrap().to_owned()));
             let list = stream::iter([Bytes::from(bookmark("6", true))]);
@@ -306,8 +302,8 @@ mod tests {
             if failures == 2 { Err(()) } else { Ok(()) }
         };
         follow(&Client::new(server, "default"), &watch, vital_backoff(), &(), |_| {}, failed).await;
-        let asked = asked.lock();
-        asked.clone()
+        let requests = requests.lock();
+        requests.clone()
     }
 
     #[tokio::test(start_paused = true)]

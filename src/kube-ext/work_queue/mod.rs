@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::schedule::Schedule;
+use self::schedule::Schedule;
 
 /// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Config {
 }
 
 /// Producer end of a queue. Cheap to clone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WorkQueue<K> {
     shared: Arc<Shared<K>>,
 }
@@ -65,12 +65,6 @@ struct Shared<K> {
 pub fn work_queue<K: Eq + Hash + Clone>() -> (WorkQueue<K>, Consumer<K>) {
     let shared = Arc::new(Shared { schedule: Mutex::default(), earlier: Notify::new() });
     (WorkQueue { shared: Arc::clone(&shared) }, Consumer { shared })
-}
-
-impl<K> Clone for WorkQueue<K> {
-    fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
-    }
 }
 
 impl<K: Eq + Hash + Clone> WorkQueue<K> {

@@ -120,18 +120,6 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         self.first().map(|(due, _)| due)
     }
 
-    /// Number of waiting keys, without running ones.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Number of remembered keys.
-    #[must_use]
-    pub fn remembered(&self) -> usize {
-        self.keys.len()
-    }
-
     fn first(&self) -> Option<Position> {
         self.waiting.first_key_value().map(|(position, _)| *position)
     }
@@ -150,6 +138,19 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
                 entry.remove();
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl<K> Schedule<K> {
+    /// Number of waiting keys, without running ones.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Number of remembered keys.
+    pub fn remembered(&self) -> usize {
+        self.keys.len()
     }
 }
 

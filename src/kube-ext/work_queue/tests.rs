@@ -256,7 +256,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Expected {
     /// Earliest requested start since the last one, with the order of the requests.
-    asked: Option<(Instant, usize)>,
+    requested: Option<(Instant, usize)>,
     started: Option<Instant>,
     failures: u32,
     /// Keys that started while this one was due and not running.
@@ -285,18 +285,18 @@ proptest! {
                 Step::Start => {
                     let first = expected
                         .iter()
-                        .filter(|(key, state)| !running.contains(key) && state.asked.is_some_and(|(due, _)| due <= now))
-                        .min_by_key(|(_, state)| state.asked)
+                        .filter(|(key, state)| !running.contains(key) && state.requested.is_some_and(|(due, _)| due <= now))
+                        .min_by_key(|(_, state)| state.requested)
                         .map(|(key, _)| *key);
                     prop_assert_eq!(schedule.start(now, interval), first);
                     let Some(key) = first else { continue };
                     let state = expected.entry(key).or_default();
                     prop_assert!(state.started.is_none_or(|before| now - before >= interval));
-                    (state.asked, state.started) = (None, Some(now));
+                    (state.requested, state.started) = (None, Some(now));
                     state.overtaken_by.clear();
                     running.push(key);
                     for (other, state) in &mut expected {
-                        if !running.contains(other) && state.asked.is_some_and(|(due, _)| due <= now) {
+                        if !running.contains(other) && state.requested.is_some_and(|(due, _)| due <= now) {
                             prop_assert!(state.overtaken_by.insert(key), "{} twice before {}", key, other);
                         }
                     }
@@ -315,7 +315,7 @@ proptest! {
                     state.ask(now + delay, order, interval);
                 }
             }
-            let waiting = expected.iter().filter(|(key, state)| state.asked.is_some() && !running.contains(key));
+            let waiting = expected.iter().filter(|(key, state)| state.requested.is_some() && !running.contains(key));
             prop_assert_eq!(schedule.waiting(), waiting.count());
         }
     }
@@ -324,6 +324,6 @@ proptest! {
 impl Expected {
     fn ask(&mut self, due: Instant, order: usize, interval: Duration) {
         let due = self.started.map_or(due, |started| due.max(started + interval));
-        self.asked = Some(self.asked.map_or((due, order), |asked| asked.min((due, order))));
+        self.requested = Some(self.requested.map_or((due, order), |requested| requested.min((due, order))));
     }
 }

@@ -114,7 +114,7 @@ impl Pki {
 
     /// Certificate of the cluster's CA, PEM.
     pub(crate) fn ca(&self) -> anyhow::Result<String> {
-        Ok(read(&self.path("ca.crt"))?)
+        read(&self.path("ca.crt"))
     }
 
     /// Signs a client certificate of the cluster for any user and at most two groups.
@@ -166,11 +166,11 @@ impl Pki {
 
     fn write(&self, file: &str, identity: &Identity) -> anyhow::Result<()> {
         write_public(&self.path(&format!("{file}.crt")), &identity.certificate)?;
-        Ok(write_private(&self.path(&format!("{file}.key")), &identity.key)?)
+        write_private(&self.path(&format!("{file}.key")), &identity.key)
     }
 
     fn write_made(&self, made: &Made) -> anyhow::Result<()> {
-        Ok(write_public(&self.path("made.json"), &(serde_json::to_string(made)? + "\n"))?)
+        write_public(&self.path("made.json"), &(serde_json::to_string(made)? + "\n"))
     }
 
     fn make_ca(&self, file: &str, name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {

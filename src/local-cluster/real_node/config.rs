@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::description::{NAME, Node};
 use crate::{
-    files::{FileError, create_private_dir, write_public},
+    files::{create_private_dir, write_public},
     images,
     template::fill,
 };
@@ -32,7 +32,7 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 /// Writes the files. `snapshotter` is `overlayfs`, or `native` if the data folder itself is on an overlay.
-pub(super) fn write(node: &Node, dir: &Path, cgroup_root: &str, snapshotter: &str) -> Result<(), FileError> {
+pub(super) fn write(node: &Node, dir: &Path, cgroup_root: &str, snapshotter: &str) -> anyhow::Result<()> {
     create_private_dir(&dir.join(CNI_DIR))?;
     let values = values(node, dir, cgroup_root, snapshotter);
     FILES.into_iter().try_for_each(|(name, template)| write_public(&dir.join(name), &fill(template, &values)))

@@ -45,7 +45,7 @@ impl Node {
     }
 
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
-        Ok(files::write_public(&dir.join(FILE), &(serde_json::to_string_pretty(self)? + "\n"))?)
+        files::write_public(&dir.join(FILE), &(serde_json::to_string_pretty(self)? + "\n"))
     }
 
     /// Folders of this machine that the node's processes need.

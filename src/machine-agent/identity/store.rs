@@ -4,7 +4,7 @@ use std::{fs, io, ops::RangeInclusive, path::Path};
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
-use kube_ext::files::{FileError, write_private};
+use kube_ext::files::write_private;
 use rcgen::KeyPair;
 use x509_parser::{certificate::X509Certificate, pem::Pem, time::ASN1Time};
 
@@ -86,7 +86,7 @@ pub(super) fn load(dir: &Path, node: &str, now: Timestamp) -> anyhow::Result<Opt
 pub(super) fn save(dir: &Path, certificate: &Certificate) -> anyhow::Result<()> {
     let file = dir.join(FILE);
     let content = format!("{}{}", certificate.key, certificate.pem);
-    write_private(&file, &content).map_err(FileError::into_source).with_context(|| unwritable(&file))
+    write_private(&file, &content).with_context(|| unwritable(&file))
 }
 
 fn unwritable(path: &Path) -> String {

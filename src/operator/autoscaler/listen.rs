@@ -281,7 +281,7 @@ mod tests {
                 clients: tls::ClientAuth::Known(pem(&all.ca)),
                 protocol: b"h2",
             };
-            let certificates = Arc::new(Certificates::load(&material, Timestamp::now()).unwrap());
+            let certificates = Arc::new(Certificates::load(material, Timestamp::now()).unwrap());
             let clients = Clients { certificates, names: names.iter().map(ToString::to_string).collect() };
             let listener = Listener::bind(&Address::Tcp((Ipv4Addr::LOCALHOST, 0).into())).await.unwrap();
             let Listener::Tcp(tcp) = &listener else { unreachable!("a port was asked for") };

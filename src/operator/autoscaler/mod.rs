@@ -153,7 +153,7 @@ impl Autoscaler {
             return Err(ServeError { reason: "PlaintextRefused", error });
         }
         let certificates = match tls {
-            Some(files) => Some(Arc::new(Certificates::load(&files.read()?, Timestamp::now())?)),
+            Some(files) => Some(Arc::new(Certificates::load(files.read()?, Timestamp::now())?)),
             None => None,
         };
         let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address}"));
@@ -226,7 +226,7 @@ impl Autoscaler {
             let mut failure = LogOnce::default();
             loop {
                 sleep(RETRY).await;
-                match files.read().and_then(|material| certificates.reload(&material, Timestamp::now())) {
+                match files.read().and_then(|material| certificates.reload(material, Timestamp::now())) {
                     Ok(is_changed) => {
                         failure.ended();
                         if is_changed {
