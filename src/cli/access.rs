@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use anyhow::bail;
 use clap::Args;
-use kube::{Api, Client, api::ListParams, core::PartialObjectMeta};
+use kube::{Api, Client, ResourceExt, api::ListParams, core::PartialObjectMeta};
 use kube_ext::objects;
 use kube_node_api::NodeSet;
 use kube_node_operator::Access;
@@ -117,18 +117,18 @@ pub(super) async fn read_set(client: &Client, name: &str) -> anyhow::Result<Node
 /// Error message for a missing NodeSet.
 async fn missing(client: &Client, name: &str) -> String {
     let api = Api::<PartialObjectMeta<NodeSet>>::all(client.clone());
-    let sets = match objects::list(&api, "NodeSets", &ListParams::default()).await {
-        Ok(sets) => sets.into_iter().filter_map(|set| set.metadata.name).collect::<Vec<_>>(),
-        Err(error) if error.is(404) => {
-            return "this cluster has no kind NodeSet: install it with `kube-node crds | kubectl apply --server-side -f -`, or name another cluster with --kubeconfig".to_owned();
+    match objects::list(&api, "NodeSets", &ListParams::default()).await {
+        Ok(sets) if sets.is_empty() => {
+            format!("there is no NodeSet {name}, and no other one in this cluster")
         }
+        Ok(sets) => {
+            let sets: Vec<String> = sets.iter().map(ResourceExt::name_any).collect();
+            format!("there is no NodeSet {name}; there are: {}", names(&sets, NAMES_MAX))
+        }
+        Err(error) if error.is_not_found() => "this cluster has no kind NodeSet: install it with `kube-node crds | kubectl apply --server-side -f -`, or name another cluster with --kubeconfig".to_owned(),
         // The right to get a NodeSet does not include the right to list them.
-        Err(_) => return format!("there is no NodeSet {name}"),
-    };
-    if sets.is_empty() {
-        return format!("there is no NodeSet {name}, and no other one in this cluster");
+        Err(_) => format!("there is no NodeSet {name}"),
     }
-    format!("there is no NodeSet {name}; there are: {}", names(&sets, NAMES_MAX))
 }
 
 /// Applies the change that `decide` returns and returns its message. Decides again after a conflict with
@@ -147,7 +147,7 @@ pub(super) async fn change_set(
         patch["metadata"]["uid"] = json!(set.metadata.uid);
         patch["metadata"]["resourceVersion"] = json!(set.metadata.resource_version);
         match objects::patch(&api, name, FIELD_MANAGER, patch).await {
-            Err(error) if error.is(409) && tries < TRIES => tries += 1,
+            Err(error) if error.is_conflict() && tries < TRIES => tries += 1,
             other => return Ok(other.map(|_| message)?),
         }
         tokio::time::sleep(PAUSE).await;

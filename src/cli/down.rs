@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Args;
 use local_cluster::{Layout, layout::supervisor};
 use nix::sys::signal::Signal;
@@ -32,9 +32,9 @@ impl Down {
         let supervisor = supervisor(&state);
         if let Some(supervisor) = supervisor {
             supervisor.signal(Signal::SIGTERM).context("cannot stop the cluster")?;
-            if !supervisor.wait_gone(LIMIT).await {
-                bail!("pid {} does not end: see {}", supervisor.pid, layout.log("up").display());
-            }
+            let log = layout.log("up");
+            let is_gone = supervisor.wait_gone(LIMIT).await;
+            ensure!(is_gone, "pid {} does not end: see {}", supervisor.pid, log.display());
         }
         let lock = layout.lock().await?;
         let leftovers = layout.stop_leftovers(&lock).await?;

@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 
 /// Arguments of `install-files`.
@@ -35,20 +35,14 @@ struct InstalledFile {
 }
 
 impl FromStr for InstalledFile {
-    type Err = &'static str;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let wrong = "write NAME:USER:GROUP:MODE, with numbers and an octal mode";
-        let [name, user, group, mode] = *text.split(':').collect::<Vec<_>>() else { return Err(wrong) };
-        if name.is_empty() || name.contains('/') {
-            return Err("a name has no folder");
-        }
-        Ok(Self {
-            name: name.to_owned(),
-            user: user.parse().map_err(|_| wrong)?,
-            group: group.parse().map_err(|_| wrong)?,
-            mode: u32::from_str_radix(mode, 8).map_err(|_| wrong)?,
-        })
+        let [name, user, group, mode] = *text.split(':').collect::<Vec<_>>() else { bail!(wrong) };
+        ensure!(!name.is_empty() && !name.contains('/'), "a name has no folder");
+        let (user, group) = (user.parse().context(wrong)?, group.parse().context(wrong)?);
+        Ok(Self { name: name.to_owned(), user, group, mode: u32::from_str_radix(mode, 8).context(wrong)? })
     }
 }
 

@@ -23,6 +23,7 @@ use clap::{Args, value_parser};
 use kube::{Api, Client};
 use kube_ext::objects;
 use kube_node_api::{GoDuration, NodeClass};
+use serde::Deserialize;
 use serde_json::Value;
 
 use self::test_run::TestRun;
@@ -93,23 +94,20 @@ impl Check {
 
     /// The NodeClass to copy.
     async fn class(&self, client: &Client) -> anyhow::Result<NodeClass> {
-        let path = Path::new(&self.class);
-        if path.is_file() {
-            let text =
-                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            for document in serde_norway::Deserializer::from_str(&text) {
-                let value: Value = serde::Deserialize::deserialize(document)
-                    .with_context(|| format!("{} is no YAML", path.display()))?;
-                if value["kind"] == "NodeClass" {
-                    return serde_json::from_value(value).with_context(|| {
-                        format!("the NodeClass in {} does not fit its definition", path.display())
-                    });
-                }
-            }
-            bail!("there is no NodeClass in {}", path.display());
+        let class = &self.class;
+        if !Path::new(class).is_file() {
+            let found = objects::read(&Api::all(client.clone()), class).await?;
+            return found
+                .with_context(|| format!("{class} is neither a file nor a NodeClass of this cluster"));
         }
-        let classes: Api<NodeClass> = Api::all(client.clone());
-        let class = objects::read(&classes, &self.class).await?;
-        class.with_context(|| format!("{} is neither a file nor a NodeClass of this cluster", self.class))
+        let text = std::fs::read_to_string(class).with_context(|| format!("cannot read {class}"))?;
+        for document in serde_norway::Deserializer::from_str(&text) {
+            let value = Value::deserialize(document).with_context(|| format!("{class} is no YAML"))?;
+            if value["kind"] == "NodeClass" {
+                let unfit = || format!("the NodeClass in {class} does not fit its definition");
+                return serde_json::from_value(value).with_context(unfit);
+            }
+        }
+        bail!("there is no NodeClass in {class}")
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Taint;
 use kube::Resource;
 use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, names};
 use kube_node_planner::node_builder::ALPHABET;
@@ -40,11 +41,8 @@ pub(super) fn class(run: &str, given: &NodeClassSpec) -> NodeClass {
     let template = spec.template.get_or_insert_with(NodeTemplate::default);
     template.labels.insert(KEY.to_owned(), run.to_owned());
     template.annotations.insert(KEY.to_owned(), run.to_owned());
-    template.startup_taints.push(k8s_openapi::api::core::v1::Taint {
-        key: STARTUP_TAINT.to_owned(),
-        effect: "NoSchedule".to_owned(),
-        ..Default::default()
-    });
+    let (key, effect) = (STARTUP_TAINT.to_owned(), "NoSchedule".to_owned());
+    template.startup_taints.push(Taint { key, effect, ..Taint::default() });
     spec.deletion_timeout = Some(GoDuration(LINGERS));
     spec.failures = None;
     let mut class = NodeClass::new(run, spec);
@@ -123,10 +121,9 @@ pub(super) const OWNER: &str = "owner";
 
 /// A pod bound to a Node. `owner` is the UID of a ConfigMap that stands for the pod's controller.
 pub(super) fn pod(name: &str, node: &str, image: &str, owner: Option<&str>) -> Value {
-    let owners: Vec<Value> = owner
-        .map(|uid| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": OWNER, "uid": uid, "controller": true}))
-        .into_iter()
-        .collect();
+    let reference =
+        |uid| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": OWNER, "uid": uid, "controller": true});
+    let owners: Vec<Value> = owner.map(reference).into_iter().collect();
     json!({
         "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owners},
         "spec": {

@@ -65,13 +65,11 @@ impl TestRun {
     pub(super) async fn new(client: Client, given: NodeClassSpec, args: Check) -> anyhow::Result<Self> {
         let name = manifests::run_name();
         let label = format!("{}={name}", manifests::KEY);
-        let namespace = name.clone();
-        let (set, nobody) = (name.clone(), manifests::of_nobody(&name));
+        let classes = [name.clone(), manifests::of_nobody(&name)];
         let is_ours = move |node: &Node| {
-            let class = node.labels().get(names::LABEL_NODECLASS);
-            class.is_some_and(|class| *class == set || *class == nobody)
+            node.labels().get(names::LABEL_NODECLASS).is_some_and(|class| classes.contains(class))
         };
-        let (nodes, pods) = (Api::all(client.clone()), Api::namespaced(client.clone(), &namespace));
+        let (nodes, pods) = (Api::all(client.clone()), Api::namespaced(client.clone(), &name));
         let seen = Recorder::new(nodes.clone(), is_ours);
         // A missing right to list Nodes is reported now; with the watch alone it would look like a Node that
         // never starts.
@@ -80,9 +78,9 @@ impl TestRun {
             sets: Api::all(client.clone()),
             classes: Api::all(client.clone()),
             namespaces: Api::all(client.clone()),
-            budgets: Api::namespaced(client.clone(), &namespace),
-            daemons: Api::namespaced(client.clone(), &namespace),
-            config_maps: Api::namespaced(client.clone(), &namespace),
+            budgets: Api::namespaced(client.clone(), &name),
+            daemons: Api::namespaced(client.clone(), &name),
+            config_maps: Api::namespaced(client.clone(), &name),
             seen_pods: Recorder::new(pods.clone(), |_| true),
             seen,
             nodes,
@@ -263,10 +261,8 @@ impl TestRun {
 
     /// Lines of the user's command that lists machines; `None` if no command was given.
     pub(super) async fn machines(&self) -> anyhow::Result<Option<Vec<String>>> {
-        match &self.args.machines {
-            Some(command) => Ok(Some(user_commands::run(command).await?)),
-            None => Ok(None),
-        }
+        let Some(command) = &self.args.machines else { return Ok(None) };
+        user_commands::run(command).await.map(Some)
     }
 }
 

@@ -7,7 +7,7 @@
 use anyhow::Context;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use kube_ext::{objects, process::say};
 use local_cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE};
 use serde_json::json;
@@ -48,51 +48,36 @@ pub(super) struct Certificates {
 impl Certificates {
     /// Returns when both Secrets hold valid certificates.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
-        let server = SecretRef::new(client, &self.namespace, &self.server_secret);
-        let caller = SecretRef::new(client, &self.client_namespace, &self.client_secret);
-        let present = (server.read().await?, caller.read().await?);
+        let server = read(client, &self.namespace, &self.server_secret).await?;
+        let caller = read(client, &self.client_namespace, &self.client_secret).await?;
         let names: Vec<&str> = self.server_name.iter().map(String::as_str).collect();
-        match flaw(&present.0, &present.1, &names, OffsetDateTime::now_utc()) {
-            None => say("The certificates are kept."),
-            Some(why) => {
-                let all = AutoscalerCertificates::make(&names)?;
-                server.write(&present.0, &all.ca, &all.server).await?;
-                caller.write(&present.1, &all.ca, &all.client).await?;
-                say(format_args!("Certificates are made: {why}."));
-            }
-        }
+        let Some(flaw) = flaw(&server, &caller, &names, OffsetDateTime::now_utc()) else {
+            say("The certificates are kept.");
+            return Ok(());
+        };
+        let all = AutoscalerCertificates::make(&names)?;
+        fill(client, &server, &all.ca, &all.server).await?;
+        fill(client, &caller, &all.ca, &all.client).await?;
+        say(format_args!("Certificates are made: {flaw}."));
         Ok(())
     }
 }
 
-/// A Secret by namespace and name.
-struct SecretRef<'a> {
-    api: Api<Secret>,
-    namespace: &'a str,
-    name: &'a str,
+async fn read(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Secret> {
+    objects::read(&Api::namespaced(client.clone(), namespace), name).await?.with_context(|| {
+        format!("there is no Secret {name} in {namespace}: the chart makes it, so upgrade the release")
+    })
 }
 
-impl<'a> SecretRef<'a> {
-    fn new(client: &Client, namespace: &'a str, name: &'a str) -> Self {
-        Self { api: Api::namespaced(client.clone(), namespace), namespace, name }
-    }
-
-    async fn read(&self) -> anyhow::Result<Secret> {
-        objects::read(&self.api, self.name).await?.with_context(|| {
-            let Self { namespace, name, .. } = self;
-            format!("there is no Secret {name} in {namespace}: the chart makes it, so upgrade the release")
-        })
-    }
-
-    /// Fills the Secret, unless it has changed since it was read.
-    async fn write(&self, read: &Secret, ca: &str, identity: &Identity) -> anyhow::Result<()> {
-        let change = json!({
-            "metadata": { "resourceVersion": read.metadata.resource_version },
-            "stringData": { (CERT): identity.certificate, (KEY): identity.key, (CA): ca },
-        });
-        objects::patch(&self.api, self.name, FIELD_MANAGER, change).await?;
-        Ok(())
-    }
+/// Fills a Secret, unless it has changed since it was read.
+async fn fill(client: &Client, read: &Secret, ca: &str, identity: &Identity) -> anyhow::Result<()> {
+    let api = Api::<Secret>::namespaced(client.clone(), &read.namespace().unwrap_or_default());
+    let change = json!({
+        "metadata": { "resourceVersion": read.metadata.resource_version },
+        "stringData": { (CERT): identity.certificate, (KEY): identity.key, (CA): ca },
+    });
+    objects::patch(&api, &read.name_any(), FIELD_MANAGER, change).await?;
+    Ok(())
 }
 
 fn text<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {

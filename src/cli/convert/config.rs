@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::GoDuration;
 use kube_node_planner::quantity;
 use local_cluster::binaries::KUBERNETES_VERSION;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::fields::{KNOWN, advice};
 use crate::manifest::object;
@@ -43,9 +43,7 @@ pub(super) fn find(document: &Value) -> Vec<&Value> {
 
 /// Converts a configuration to a NodeClass of this name.
 pub(super) fn convert(name: &str, config: &Value) -> Converted {
-    let empty = Map::new();
-    let mut conversion =
-        Conversion { config: config.as_object().unwrap_or(&empty), lost: Vec::new(), notes: Vec::new() };
+    let mut conversion = Conversion { config, lost: Vec::new(), notes: Vec::new() };
     conversion.check_fields();
     let mut spec = json!({ "nodeController": "kubemark", "capacity": conversion.capacity() });
     if let Some(timeout) = conversion.duration("deletionTimeout") {
@@ -63,7 +61,7 @@ pub(super) fn convert(name: &str, config: &Value) -> Converted {
 
 /// State of one conversion.
 struct Conversion<'a> {
-    config: &'a Map<String, Value>,
+    config: &'a Value,
     lost: Vec<String>,
     notes: Vec<String>,
 }
@@ -79,7 +77,7 @@ impl<'a> Conversion<'a> {
     }
 
     fn check_fields(&mut self) {
-        for (field, value) in self.config {
+        for (field, value) in self.config.as_object().into_iter().flatten() {
             match field.as_str() {
                 "kind" | "metadata" => {}
                 "apiVersion" if value == API_VERSION => {}
@@ -105,10 +103,10 @@ impl<'a> Conversion<'a> {
 
     fn flag(&mut self, field: &str) -> bool {
         let value = self.get(field).unwrap_or(&Value::Bool(false));
-        value.as_bool().unwrap_or_else(|| {
+        if !value.is_boolean() {
             self.lose(format!("{field}: {value} is neither true nor false"));
-            false
-        })
+        }
+        *value == Value::Bool(true)
     }
 
     /// A quantity as text, if it is present and valid.

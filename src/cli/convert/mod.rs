@@ -60,14 +60,14 @@ impl Convert {
         }
         let many = found.len() > 1;
         let stem = self.file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
-        let named = found.into_iter().enumerate().map(|(at, (name, config))| {
+        let classes = found.into_iter().enumerate().map(|(at, (name, config))| {
             let base = self.name.as_deref().or(name.as_deref()).or(stem).unwrap_or("kubemark");
             // Equal names would make each class replace the one before.
             let is_shared = self.name.is_some() || name.is_none();
             let name = if many && is_shared { format!("{base}-{}", at + 1) } else { base.to_owned() };
             (object_name(&name), config)
         });
-        Ok(named.collect())
+        Ok(classes.collect())
     }
 }
 

@@ -116,11 +116,11 @@ impl<'a> Group<'a> {
                 None => alike.push((member, 1)),
             }
         }
-        let object_of = |(machine_template, replicas): (&MachineTemplate, i32)| {
-            let MachineTemplate { labels, taints, .. } = machine_template;
-            let pool = POOLS.iter().find_map(|key| labels.get(*key)).map(|pool| format!("{prefix}{pool}"));
+        let set = |(MachineTemplate { labels, taints, .. }, replicas): (&MachineTemplate, i32)| {
+            let pool = POOLS.iter().find_map(|key| labels.get(*key));
+            let pool = pool.map_or_else(|| class.to_owned(), |pool| format!("{prefix}{pool}"));
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
-            let name = names.free(&format!("{}{zone}", pool.as_deref().unwrap_or(class)));
+            let name = names.free(&format!("{pool}{zone}"));
             let mut spec = json!({ "nodeClassName": class, "replicas": replicas });
             if !labels.is_empty() {
                 spec["template"]["labels"] = json!(labels);
@@ -130,7 +130,7 @@ impl<'a> Group<'a> {
             }
             object("NodeSet", &name, &spec)
         };
-        alike.into_iter().map(object_of).collect()
+        alike.into_iter().map(set).collect()
     }
 }
 

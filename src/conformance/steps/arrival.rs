@@ -46,9 +46,8 @@ pub(super) async fn arrive(run: &TestRun, revision: &str) -> anyhow::Result<bool
         (LOST, &class, run.controller(), NO_REVISION, true),
         (FOREIGN, &nobody, manifests::NOBODY, NO_REVISION, true),
     ] {
-        let name = run.by_hand(what);
-        run.create(&run.nodes, manifests::node(&run.name, &name, class, controller, revision, finalizer))
-            .await?;
+        let node = manifests::node(&run.name, &run.by_hand(what), class, controller, revision, finalizer);
+        run.create(&run.nodes, node).await?;
     }
     let desired = usize::try_from(run.args.nodes)? + 2;
     let came = run.seen.until(run.limit(), |all| {
@@ -145,16 +144,14 @@ async fn trouble(run: &TestRun, name: &str) -> anyhow::Result<()> {
             run.pass(contract::TROUBLE, format!("of a revision that nobody has: {message}"));
         }
         Some(None) => {
-            run.fail(
-                contract::REVISION,
-                format!("{name} has a machine, and names the revision {NO_REVISION} that nobody has"),
-            );
+            let why = format!("{name} has a machine, and names the revision {NO_REVISION} that nobody has");
+            run.fail(contract::REVISION, why);
             run.skip(contract::TROUBLE, "its machine was made all the same");
         }
-        None => run.fail(
-            contract::TROUBLE,
-            format!("{name} names the revision {NO_REVISION} that nobody has, and does not say so"),
-        ),
+        None => {
+            let why = format!("{name} names the revision {NO_REVISION} that nobody has, and does not say so");
+            run.fail(contract::TROUBLE, why);
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use kube_ext::{call::call, objects::delete};
 use kube_node_api::{GoDuration, names};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 /// Name of the pod that a disruption budget protects.
 const GUARDED: &str = "guarded";
 /// Names of the pods that may not be evicted; each name is the reason.
-const KEPT: [&str; 3] = ["opted-out", "with-data", "unmanaged"];
+const PROTECTED: [&str; 3] = ["opted-out", "with-data", "unmanaged"];
 /// Name of the pod that may be evicted.
 const PLAIN: &str = "plain";
 /// Observation time of a blocked drain, counted from the earliest time at which the machine may go.
@@ -45,10 +45,9 @@ pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
     if !pods(run, first, second).await? {
         return Ok(());
     }
-    let timeout = GoDuration(DRAIN_TIMEOUT).to_string();
-    let protects =
-        json!({"drain": {"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"}});
-    run.set_spec(protects).await?;
+    let timeout = GoDuration(DRAIN_TIMEOUT);
+    let drain = json!({"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"});
+    run.set_spec(json!({ "drain": drain })).await?;
     // By now a controller that watches the NodeSet has seen the change, too.
     let _ = run.set_is(|_| true).await?;
     sleep(SLACK).await;
@@ -65,18 +64,12 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
     let owner: ConfigMap = run.create(&run.config_maps, json!({"metadata": {"name": OWNER}})).await?;
     let (owner, image) = (owner.uid(), run.args.image.as_str());
     let (first, second) = (first.name_any(), second.name_any());
-    let with = |name: &str, change: fn(&mut Value)| {
-        let mut pod = manifests::pod(name, &second, image, owner.as_deref());
-        change(&mut pod);
-        pod
-    };
-    let all = [
-        manifests::pod(GUARDED, &first, image, owner.as_deref()),
-        with(KEPT[0], |pod| pod["metadata"]["annotations"] = json!({names::ANNOTATION_DO_NOT_EVICT: "true"})),
-        with(KEPT[1], |pod| pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}])),
-        manifests::pod(KEPT[2], &second, image, None),
-        with(PLAIN, |_| {}),
-    ];
+    let pod = |name, node| manifests::pod(name, node, image, owner.as_deref());
+    let (mut opted_out, mut with_data) = (pod(PROTECTED[0], &second), pod(PROTECTED[1], &second));
+    opted_out["metadata"]["annotations"] = json!({names::ANNOTATION_DO_NOT_EVICT: "true"});
+    with_data["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    let unmanaged = manifests::pod(PROTECTED[2], &second, image, None);
+    let all = [pod(GUARDED, &first), opted_out, with_data, unmanaged, pod(PLAIN, &second)];
     let count = all.len();
     for pod in all {
         run.create(&run.pods, pod).await?;
@@ -195,7 +188,7 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
     let deleted = deleted.ok_or_else(|| format!("{name} went with its pods on it"))?.0;
     let requested = |pod: &str| run.seen_pods.states(pod).iter().find_map(deletion_requested);
     let mut last = None;
-    for pod in KEPT {
+    for pod in PROTECTED {
         let Some(at) = requested(pod) else {
             let why = if is_gone { "went with it" } else { "was not deleted, and drain.timeout is over" };
             return Err(format!("{name}: pod {pod} {why}"));
@@ -213,7 +206,7 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
             "{name}: pod {PLAIN}, which nothing protects, was not evicted before drain.timeout was over"
         ));
     }
-    Ok(format!("pods {} of {name} stayed until drain.timeout was over", KEPT.join(", ")))
+    Ok(format!("pods {} of {name} stayed until drain.timeout was over", PROTECTED.join(", ")))
 }
 
 /// Time of the deletion request of a pod, by the API server's clock.
