@@ -3,15 +3,13 @@
 //! Output: Nodes of classes by stage, Nodes that the sets want, sets by the status of each condition and by
 //! wait reason, machines by provider.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube_ext::metrics::computed;
+use kube_node_api::NodeSet;
 use kube_node_cache::{Cache, CachedNodeSet, NodeStage, NodeView};
 use kube_node_planner::{set::CONDITIONS, set_wait::WAITS};
-use prometheus::{Error, Registry};
+use prometheus::{Error, IntGaugeVec, Registry};
 
 use crate::providers::Provider;
 
@@ -31,40 +29,37 @@ pub fn register_nodes(registry: &Registry, nodes: Arc<Cache<NodeView>>) -> Resul
 
 /// Registers the gauges of NodeSets.
 pub fn register_sets(registry: &Registry, sets: &Arc<Cache<CachedNodeSet>>) -> Result<(), Error> {
-    let readable = |sets: &Arc<Cache<CachedNodeSet>>| {
+    // Adds up over all sets that can be read.
+    let each = |add: fn(&NodeSet, &IntGaugeVec)| {
         let sets = Arc::clone(sets);
-        move || sets.all().into_iter().filter_map(|set| set.object.clone().ok())
+        move |gauges: &IntGaugeVec| {
+            let all = sets.all();
+            all.iter().filter_map(|set| set.object.as_deref().ok()).for_each(|set| add(set, gauges));
+        }
     };
-    let all = readable(sets);
     let name = ("kube_node_wanted_nodes", "Nodes that the NodeSets ask for: the sum of their replicas");
-    computed(registry, name, [], [[]], move |gauges| {
-        gauges.with_label_values::<&str>(&[]).set(all().map(|set| i64::from(set.spec.replicas)).sum());
-    })?;
-    let all = readable(sets);
+    let add = each(|set, gauges| gauges.with_label_values::<&str>(&[]).add(set.spec.replicas.into()));
+    computed(registry, name, [], [[]], add)?;
     let known = CONDITIONS.into_iter().flat_map(|name| STATUSES.map(|status| [name, status]));
     let name = ("kube_node_nodesets", "NodeSets, by what a condition of theirs says");
-    computed(registry, name, ["condition", "status"], known, move |gauges| {
-        for set in all() {
-            for condition in CONDITIONS {
-                let mut conditions = set.status.iter().flat_map(|status| &status.conditions);
-                let found = conditions.find(|found| found.type_ == condition);
-                let status =
-                    STATUSES.into_iter().find(|status| found.is_some_and(|found| found.status == *status));
-                gauges.with_label_values(&[condition, status.unwrap_or("Unknown")]).inc();
-            }
+    let add = each(|set, gauges| {
+        for condition in CONDITIONS {
+            let mut conditions = set.status.iter().flat_map(|status| &status.conditions);
+            let found = conditions.find(|found| found.type_ == condition);
+            let status =
+                STATUSES.into_iter().find(|status| found.is_some_and(|found| found.status == *status));
+            gauges.with_label_values(&[condition, status.unwrap_or("Unknown")]).inc();
         }
-    })?;
-    let all = readable(sets);
+    });
+    computed(registry, name, ["condition", "status"], known, add)?;
     let name = ("kube_node_waiting_nodesets", "NodeSets that wait, by reason");
-    computed(registry, name, ["reason"], WAITS.map(|reason| [reason]), move |gauges| {
-        for set in all() {
-            let waits: BTreeSet<&str> =
-                set.status.iter().flat_map(|status| &status.waits).map(|wait| wait.reason.as_str()).collect();
-            for reason in WAITS.into_iter().filter(|reason| waits.contains(reason)) {
-                gauges.with_label_values(&[reason]).inc();
-            }
+    let add = each(|set, gauges| {
+        let waits = || set.status.iter().flat_map(|status| &status.waits);
+        for reason in WAITS.into_iter().filter(|reason| waits().any(|wait| wait.reason == *reason)) {
+            gauges.with_label_values(&[reason]).inc();
         }
-    })
+    });
+    computed(registry, name, ["reason"], WAITS.map(|reason| [reason]), add)
 }
 
 /// Registers the gauge of the machines of each provider.
@@ -87,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use kube_node_api::{NodeSet, names};
+    use kube_node_api::names;
     use kube_node_cache::CustomObject;
 
     fn set(name: &str, waits: &[&str], degraded: Option<&str>) -> CustomObject<NodeSet> {
