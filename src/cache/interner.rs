@@ -75,12 +75,12 @@ mod tests {
     #[test]
     fn a_value_is_kept_once_and_not_longer_than_somebody_has_it() {
         let interner = Interner::<str>::default();
-        let kept = interner.share("kept");
-        assert!(Arc::ptr_eq(&kept, &interner.share("kept")));
+        let shared = interner.share("in use");
+        assert!(Arc::ptr_eq(&shared, &interner.share("in use")));
         for number in 0..10 * FIRST_SWEEP {
             interner.share(number.to_string());
         }
         assert!(interner.values.lock().known.len() <= FIRST_SWEEP + 1);
-        assert!(Arc::ptr_eq(&kept, &interner.share("kept")));
+        assert!(Arc::ptr_eq(&shared, &interner.share("in use")));
     }
 }

@@ -248,12 +248,12 @@ mod tests {
     #[test]
     fn of_hostile_annotations_little_is_kept() {
         let full = |key: &str| format!("{}{key}", names::HOLLOW_PREFIX);
-        let kept = |annotations: BTreeMap<String, String>| {
+        let cached = |annotations: BTreeMap<String, String>| {
             let pod = json!({"metadata": {"name": "a", "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}});
             view(pod).spec.hollow_annotations.clone()
         };
-        let size = |kept: &[(Box<str>, Box<str>)]| {
-            kept.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+        let size = |cached: &[(Box<str>, Box<str>)]| {
+            cached.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
         };
         let large = "x".repeat(LONGEST_ANNOTATION + 1);
         // Valid annotations are kept, however many others there are.
@@ -262,21 +262,21 @@ mod tests {
         mixed.insert(full("run-time"), "5s".to_owned());
         mixed.insert(full("run-time.c"), "6s".to_owned());
         mixed.insert(full("log-line"), large.clone());
-        let mixed = kept(mixed);
+        let mixed = cached(mixed);
         let value = |key: &str| mixed.iter().find(|(own, _)| **own == *full(key)).map(|(_, value)| &**value);
         assert_eq!((value("run-time"), value("run-time.c")), (Some("5s"), Some("6s")));
         assert_eq!(mixed.len(), 2 + MOST_MISTAKES);
         assert!(size(&mixed) < 1_024, "{}", size(&mixed));
-        // An annotation that is too long is kept with an empty value.
-        assert_eq!(*kept([(full("log-line"), large)].into()), [(full("log-line").into(), "".into())]);
+        // An annotation that is too long is cached with an empty value.
+        assert_eq!(*cached([(full("log-line"), large)].into()), [(full("log-line").into(), "".into())]);
         // The limits hold for annotations of missing containers, and for many containers.
         let suffixed = |n: usize| (full(&format!("log-line.c{n}")), "z".repeat(50));
-        assert_eq!(kept((0..3_000).map(suffixed).collect()).len(), MOST_MISTAKES);
+        assert_eq!(cached((0..3_000).map(suffixed).collect()).len(), MOST_MISTAKES);
         let containers: Vec<Value> = (0..60).map(|n| json!({"name": format!("c{n}")})).collect();
         let annotations: BTreeMap<_, _> =
             (0..60).map(|n| (full(&format!("log-line.c{n}")), "z".repeat(LONGEST_ANNOTATION))).collect();
         let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": containers}});
-        let kept = view(pod).spec.hollow_annotations.clone();
-        assert!(size(&kept) <= MOST_ANNOTATIONS + 1_024, "{}", size(&kept));
+        let cached = view(pod).spec.hollow_annotations.clone();
+        assert!(size(&cached) <= MOST_ANNOTATIONS + 1_024, "{}", size(&cached));
     }
 }

@@ -185,8 +185,8 @@ mod tests {
     /// A server-side event of a Node.
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Answer,
-        Echo,
+        Response,
+        Event,
         Refuse,
         Gone,
     }
@@ -202,9 +202,9 @@ mod tests {
             }
             let mut settled = BTreeSet::new();
             for (node, step) in schedule {
-                match [Step::Answer, Step::Echo, Step::Refuse, Step::Gone][step] {
-                    Step::Answer => expectations.created(&name(node)),
-                    Step::Echo => expectations.seen(&name(node), "1", false),
+                match [Step::Response, Step::Event, Step::Refuse, Step::Gone][step] {
+                    Step::Response => expectations.created(&name(node)),
+                    Step::Event => expectations.seen(&name(node), "1", false),
                     Step::Refuse => expectations.refused(&name(node)),
                     Step::Gone => expectations.gone(&name(node)),
                 }

@@ -38,7 +38,7 @@ fn report<'a>(
     }
 }
 
-fn says<'a>(status: &'a NodeSetStatus, r#type: &str) -> (&'a str, &'a str, &'a str) {
+fn condition<'a>(status: &'a NodeSetStatus, r#type: &str) -> (&'a str, &'a str, &'a str) {
     let condition = status.conditions.iter().find(|condition| condition.type_ == r#type).unwrap();
     (&condition.status, &condition.reason, &condition.message)
 }
@@ -47,9 +47,9 @@ fn says<'a>(status: &'a NodeSetStatus, r#type: &str) -> (&'a str, &'a str, &'a s
 fn a_complete_set_says_so() {
     let status =
         status_of(&wanted(2), &[member("a", Some(0)), member("b", Some(0))], &NodeSetStatus::default());
-    assert_eq!(says(&status, "Progressing"), ("False", "Complete", "all 2 nodes are available"));
-    assert_eq!(says(&status, "Available").0, "True");
-    assert_eq!(says(&status, "Degraded").0, "False");
+    assert_eq!(condition(&status, "Progressing"), ("False", "Complete", "all 2 nodes are available"));
+    assert_eq!(condition(&status, "Available").0, "True");
+    assert_eq!(condition(&status, "Degraded").0, "False");
     assert_eq!((status.waits, status.rollout), (vec![], None));
 }
 
@@ -59,7 +59,7 @@ fn nodes_that_are_not_ready_are_named() {
     let status =
         status_of(&wanted(3), &[member("a", Some(0)), member("b", None), silent], &NodeSetStatus::default());
     assert_eq!(
-        says(&status, "Available").2,
+        condition(&status, "Available").2,
         "1 of 3 nodes are available: 1 wait for their machine's first status, 1 are not Ready (b)"
     );
 }
@@ -73,7 +73,10 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
     };
     let status =
         status_of(&wanted(3), &[member("a", Some(0)), trouble("c"), trouble("b")], &NodeSetStatus::default());
-    assert_eq!(says(&status, "Degraded"), ("True", "NodesInTrouble", "b: OutOfResources: no room (1 more)"));
+    assert_eq!(
+        condition(&status, "Degraded"),
+        ("True", "NodesInTrouble", "b: OutOfResources: no room (1 more)")
+    );
     let first = &status.waits[0];
     assert_eq!(
         (first.reason.as_str(), first.message.as_str(), first.nodes),
@@ -90,9 +93,9 @@ fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
     let old = NodeSetStatus::default();
     let report = Report { problems: &problems, ..report(&wanted, &members, &plan, &old) };
     let status = status(&report, at(100));
-    assert_eq!(says(&status, "Degraded"), ("True", "UpdateFailed", message));
-    assert_eq!(says(&status, "Ready"), ("False", "UpdateFailed", message));
-    let (progressing, reason, said) = says(&status, "Progressing");
+    assert_eq!(condition(&status, "Degraded"), ("True", "UpdateFailed", message));
+    assert_eq!(condition(&status, "Ready"), ("False", "UpdateFailed", message));
+    let (progressing, reason, said) = condition(&status, "Progressing");
     assert_eq!((progressing, reason), ("True", "Retrying"));
     assert!(said.contains(message), "{said}");
     assert_eq!((status.waits[0].reason.as_str(), status.waits[0].nodes), ("UpdateFailed", 1));
@@ -115,7 +118,7 @@ fn leaving_nodes_count_for_nothing_but_progress() {
     let leaving = NodeState { stage: DeletionStage::Draining, ..member("b", Some(0)) };
     let status = status_of(&wanted(1), &[member("a", Some(0)), leaving], &NodeSetStatus::default());
     assert_eq!(status.replicas, 1);
-    assert_eq!(says(&status, "Progressing").1, "ScalingDown");
+    assert_eq!(condition(&status, "Progressing").1, "ScalingDown");
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn a_rollout_says_how_far_it_is_and_what_holds_it_up() {
     };
     let nodes = [member("a", Some(0)), old_node("b"), old_node("c"), blocked];
     let status = status_of(&wanted(3), &nodes, &NodeSetStatus::default());
-    let (progressing, reason, message) = says(&status, "Progressing");
+    let (progressing, reason, message) = condition(&status, "Progressing");
     assert_eq!((progressing, reason), ("True", "RollingOut"));
     assert!(message.contains("pod default/web-0: its budget web allows no disruption"), "{message}");
     assert_eq!(status.current_revision.as_deref(), Some("old"));
@@ -151,7 +154,7 @@ fn a_paused_set_with_outdated_nodes_is_not_complete() {
     let old_node = NodeState { revision: "old", ..member("b", Some(0)) };
     let paused = DesiredState { pace: RolloutMode::Held, ..wanted(2) };
     let status = status_of(&paused, &[member("a", Some(0)), old_node], &NodeSetStatus::default());
-    assert_eq!(says(&status, "Progressing").1, "Paused");
+    assert_eq!(condition(&status, "Progressing").1, "Paused");
     assert_eq!(status.waits[0].reason, "Paused");
 }
 
@@ -161,14 +164,14 @@ fn a_partition_above_the_replicas_is_reported() {
     let wanted = DesiredState { pace: RolloutMode::Rolling { keep: 5 }, ..wanted(2) };
     let status = status_of(&wanted, &[old_node("a"), old_node("b")], &NodeSetStatus::default());
     assert!(status.waits[0].message.contains("which is 5 of 2: write fewer than 2"), "{:?}", status.waits);
-    assert_eq!(says(&status, "Progressing").1, "Complete");
+    assert_eq!(condition(&status, "Progressing").1, "Complete");
 }
 
 #[test]
 fn a_set_is_ready_once_all_is_as_its_spec_wants_it() {
     fn ready(wanted: &DesiredState<'_>, members: &[NodeState<'static>]) -> (String, String) {
         let status = status_of(wanted, members, &NodeSetStatus::default());
-        let (status, reason, _) = says(&status, "Ready");
+        let (status, reason, _) = condition(&status, "Ready");
         (status.to_owned(), reason.to_owned())
     }
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());

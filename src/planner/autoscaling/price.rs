@@ -51,12 +51,11 @@ pub fn least_pod_price(pod: &Pod, prices: &[ClassPrice<'_>], hours: f64) -> f64 
 
 /// Share of a node that the requests fill; None if the node lacks a requested resource.
 fn share(requests: &BTreeMap<&str, i128>, capacity: &Resources) -> Option<f64> {
-    let mut greatest = 0.0_f64;
-    for (name, requested) in requests {
+    let share = |(name, requested): (&&str, &i128)| {
         let has = quantity::nanos(capacity.get(*name)?).ok().filter(|has| *has > 0)?;
-        greatest = greatest.max(*requested as f64 / has as f64);
-    }
-    Some(greatest)
+        Some(*requested as f64 / has as f64)
+    };
+    requests.iter().try_fold(0.0, |greatest: f64, request| Some(greatest.max(share(request)?)))
 }
 
 /// Sum of the containers' requests; init containers run before and are over.

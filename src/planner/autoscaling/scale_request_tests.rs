@@ -36,14 +36,14 @@ fn carried_out(
     memory: &mut WriteCache,
     says: Vec<ApiResponse>,
 ) -> (ScaleStep, Vec<ApiCall>) {
-    let mut asked = Vec::new();
+    let mut calls = Vec::new();
     let mut heard = ApiResponse::Begun;
     let mut says = says.into_iter();
     loop {
         let grow = |snapshot: &SetSnapshot| increase(snapshot, 2).map(Some);
         match order.next(heard, memory, || Ok(snapshot(3)), grow, "s") {
-            ScaleStep::ApiCall(ask) => asked.push(ask),
-            end => return (end, asked),
+            ScaleStep::ApiCall(ask) => calls.push(ask),
+            end => return (end, calls),
         }
         heard = says.next().expect("a question too many");
     }
@@ -53,9 +53,9 @@ fn carried_out(
 fn an_order_is_one_write() {
     let written = SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) };
     let mut memory = WriteCache::default();
-    let (end, asked) =
+    let (end, calls) =
         carried_out(ScaleRequest::of_number(), &mut memory, vec![ApiResponse::Stands(written.clone())]);
-    assert_eq!((end, asked.len()), (ScaleStep::Done, 1));
+    assert_eq!((end, calls.len()), (ScaleStep::Done, 1));
     assert_eq!(memory.current(&snapshot(3)), Some(&written));
 }
 
@@ -64,9 +64,9 @@ fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
     let written = ApiResponse::Stands(SetSnapshot { generation: 2, version: "3".to_owned(), ..snapshot(5) });
     let status = ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
     let says = vec![ApiResponse::Conflict, status, written];
-    let (end, asked) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), says);
+    let (end, calls) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), says);
     assert_eq!(end, ScaleStep::Done);
-    assert!(matches!(&asked[2], ApiCall::Write { on, .. } if on.version == "2"), "{asked:?}");
+    assert!(matches!(&calls[2], ApiCall::Write { on, .. } if on.version == "2"), "{calls:?}");
 
     // Already raised, perhaps by the same request to an earlier process.
     let raised =
@@ -86,22 +86,22 @@ fn a_lost_answer_is_followed_to_its_end() {
     let fenced = || ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
     let of = |says| {
         let mut memory = WriteCache::default();
-        let (end, asked) = carried_out(ScaleRequest::of_number(), &mut memory, says);
-        (end, asked, memory.unsettled().is_some())
+        let (end, calls) = carried_out(ScaleRequest::of_number(), &mut memory, says);
+        (end, calls, memory.unsettled().is_some())
     };
     // The write was applied.
-    let (end, asked, open) = of(vec![ApiResponse::Nothing, done()]);
-    assert_eq!((end, asked.len(), open), (ScaleStep::Done, 2, false));
+    let (end, calls, open) = of(vec![ApiResponse::Nothing, done()]);
+    assert_eq!((end, calls.len(), open), (ScaleStep::Done, 2, false));
     // The write was not applied and can no longer be: it is sent again.
-    let (end, asked, _) = of(vec![ApiResponse::Nothing, untouched(), fenced(), done()]);
+    let (end, calls, _) = of(vec![ApiResponse::Nothing, untouched(), fenced(), done()]);
     assert_eq!(end, ScaleStep::Done);
     assert!(
-        matches!(asked[2], ApiCall::Fence { .. }) && matches!(asked[3], ApiCall::Write { .. }),
-        "{asked:?}"
+        matches!(calls[2], ApiCall::Fence { .. }) && matches!(calls[3], ApiCall::Write { .. }),
+        "{calls:?}"
     );
     // The write was applied during the fencing.
-    let (end, asked, _) = of(vec![ApiResponse::Nothing, untouched(), ApiResponse::Conflict, done()]);
-    assert_eq!((end, asked.len()), (ScaleStep::Done, 4));
+    let (end, calls, _) = of(vec![ApiResponse::Nothing, untouched(), ApiResponse::Conflict, done()]);
+    assert_eq!((end, calls.len()), (ScaleStep::Done, 4));
     // The outcome is unknown: the next request settles it first.
     let (end, _, open) = of(vec![ApiResponse::Nothing, ApiResponse::Nothing]);
     assert_eq!((end, open), (ScaleStep::Failed(ScaleFailure::Open), true));

@@ -353,8 +353,8 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             RolloutMode::Held => plan.create,
             // Nodes that are missing among those that keep the old revision; pending creations may already have it.
             RolloutMode::Rolling { keep } => {
-                let kept = nodes.iter().filter(|own| own.is_kept() && own.outdated).count();
-                keep.min(desired.replicas).saturating_sub(kept + *expected).min(plan.create)
+                let older = nodes.iter().filter(|own| own.is_kept() && own.outdated).count();
+                keep.min(desired.replicas).saturating_sub(older + *expected).min(plan.create)
             }
             RolloutMode::OnDelete => 0,
         };
