@@ -23,7 +23,7 @@ use super::{
     kubelet::Kubelet,
     machine::Machine,
     node_lease::NodeLease,
-    node_status::Report,
+    node_status::{NodeStatus, Report},
     pod::allocatable::Allocatable,
     pods::{Context, Host, Pods, held_ip},
     request::Request,
@@ -114,14 +114,15 @@ impl Coordinator {
             shape: shared(&mut self.shapes, shape),
             settings: shared(&mut self.settings, settings),
             view: None,
-            endpoint: Endpoint::new(ip),
+            endpoint: Endpoint { ip, port: 0 },
             boot: None,
             silent: false,
             cpu: CpuCounter::new(now.wall),
             dedicated: None,
         };
         self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
-        self.kubelets.insert(uid, Kubelet::new(machine));
+        let (lease, status) = (NodeLease::default(), NodeStatus::default());
+        self.kubelets.insert(uid, Kubelet { machine, lease, status });
         if let Some(view) = self.nodes.get(&node) {
             self.update_node(&view, now);
         }

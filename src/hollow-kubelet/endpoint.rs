@@ -15,17 +15,13 @@ use super::{
 /// Endpoint of a machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Endpoint {
-    ip: Option<Ipv4Addr>,
+    /// Address, given by the machine spec or assigned here.
+    pub ip: Option<Ipv4Addr>,
     /// Port of the kubelet's listener in this process; 0 for none.
-    port: u16,
+    pub port: u16,
 }
 
 impl Endpoint {
-    /// An endpoint with an address given by the machine spec, or without an address.
-    pub fn new(ip: Option<Ipv4Addr>) -> Self {
-        Self { ip, port: 0 }
-    }
-
     /// Address and port; None without an address.
     pub fn get(self) -> Option<(Ipv4Addr, u16)> {
         Some((self.ip?, self.port))

@@ -19,11 +19,6 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Creates the kubelet of a machine without a Node.
-    pub fn new(machine: Machine) -> Self {
-        Self { machine, lease: NodeLease::default(), status: NodeStatus::default() }
-    }
-
     /// State of the machine.
     pub fn state(&self, uid: &Arc<str>) -> MachineState {
         let node = Arc::clone(&self.machine.node);

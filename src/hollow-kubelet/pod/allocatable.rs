@@ -3,32 +3,21 @@
 use kube_node_api::Resources;
 use kube_node_cache::{PodView, ResourceList};
 
+/// Name of the number of pods in a resource list. No resource outside the domain of Kubernetes has such a name.
+const PODS: &str = "count";
+
 /// Allocatable resources of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Allocatable {
-    amounts: ResourceList,
-    pods: i64,
-}
+pub struct Allocatable(ResourceList);
 
 impl Allocatable {
     /// Parses the allocatable resources of a Node.
     pub fn of(resources: &Resources) -> Self {
-        // Parsed under another name than `pods`, so that it is counted in ones.
-        let pods = ResourceList::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
-        Self {
-            amounts: ResourceList::of(
-                resources.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())),
-            ),
-            pods: pods.other("count").unwrap_or(0),
-        }
-    }
-
-    /// Amount of a resource; None if the machine has no such resource.
-    fn get(&self, resource: &str) -> Option<i64> {
-        match resource {
-            "pods" => Some(self.pods),
-            other => amount(&self.amounts, other),
-        }
+        // A resource list has no pods, which are therefore counted under another name.
+        let name = |name| if name == "pods" { PODS } else { name };
+        Self(ResourceList::of(
+            resources.iter().map(|(resource, amount)| (name(resource.as_str()), amount.0.as_str())),
+        ))
     }
 }
 
@@ -38,6 +27,7 @@ fn amount(amounts: &ResourceList, resource: &str) -> Option<i64> {
         "cpu" => Some(amounts.milli_cpu),
         "memory" => Some(amounts.memory),
         "ephemeral-storage" => Some(amounts.ephemeral_storage),
+        "pods" => amounts.other(PODS),
         other => amounts.other(other),
     }
 }
@@ -73,7 +63,7 @@ pub fn shortages(pod: &PodView, allocatable: &Allocatable, others: &[&PodView]) 
     let names = ["pods", "cpu", "memory", "ephemeral-storage"].into_iter().chain(extended);
     names
         .filter_map(|resource| {
-            let capacity = allocatable.get(resource);
+            let capacity = amount(&allocatable.0, resource);
             // A kubelet leaves extended resources that it does not know to other components.
             if capacity.is_none() && is_extended(resource) {
                 return None;

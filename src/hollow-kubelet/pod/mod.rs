@@ -173,25 +173,15 @@ fn is_over(status: &PodStatus) -> bool {
 
 /// Returns true if `shown` has all of `status`, in any order of conditions.
 fn is_shown(status: &PodStatus, shown: &PodStatus) -> bool {
-    let PodStatus {
-        phase,
-        qos: _,
-        observed_generation,
-        conditions,
-        start_time,
-        host_ip,
-        pod_ip,
-        containers,
-        init_containers,
-    } = status;
-    *phase == shown.phase
-        && *observed_generation == shown.observed_generation
-        && conditions.iter().all(|condition| shown.condition(&condition.r#type) == Some(condition))
-        && *start_time == shown.start_time
-        && *host_ip == shown.host_ip
-        && *pod_ip == shown.pod_ip
-        && *containers == shown.containers
-        && *init_containers == shown.init_containers
+    // The class of a pod never changes.
+    status.phase == shown.phase
+        && status.observed_generation == shown.observed_generation
+        && status.conditions.iter().all(|condition| shown.condition(&condition.r#type) == Some(condition))
+        && status.start_time == shown.start_time
+        && status.host_ip == shown.host_ip
+        && status.pod_ip == shown.pod_ip
+        && status.containers == shown.containers
+        && status.init_containers == shown.init_containers
 }
 
 #[cfg(test)]

@@ -143,27 +143,27 @@ impl Run {
         let Some(view) = found.view else {
             return Err(format!("container {container:?} in pod {pod:?} is not available"));
         };
-        let last = view.last.as_deref().and_then(Self::of);
-        if previous {
-            return last.ok_or_else(|| {
-                format!("previous terminated container {container:?} in pod {pod:?} not found")
-            });
-        }
-        let is_over = || format!("container {container:?} in pod {pod:?} is terminated");
-        match &view.state {
-            ContainerState::Running { .. } => Self::current(view).or(last).ok_or_else(|| {
-                format!("container {container:?} in pod {pod:?} is waiting to start - no logs yet")
-            }),
-            ContainerState::Terminated(ended) => Self::of(ended).or(last).ok_or_else(is_over),
-            ContainerState::Waiting { reason, .. } => last.ok_or_else(|| {
+        let (run, message) = match &view.state {
+            _ if previous => {
+                (None, format!("previous terminated container {container:?} in pod {pod:?} not found"))
+            }
+            ContainerState::Running { .. } => {
+                let message = "is waiting to start - no logs yet";
+                (Self::current(view), format!("container {container:?} in pod {pod:?} {message}"))
+            }
+            ContainerState::Terminated(ended) => {
+                (Self::of(ended), format!("container {container:?} in pod {pod:?} is terminated"))
+            }
+            ContainerState::Waiting { reason, .. } => {
                 let cause = match &**reason {
                     reasons::PULL_FAILED => "image can't be pulled",
                     reasons::PULL_BACK_OFF => "trying and failing to pull image",
                     reason => reason,
                 };
-                format!("container {container:?} in pod {pod:?} is waiting to start: {cause}")
-            }),
-        }
+                (None, format!("container {container:?} in pod {pod:?} is waiting to start: {cause}"))
+            }
+        };
+        run.or_else(|| view.last.as_deref().and_then(Self::of)).ok_or(message)
     }
 }
 

@@ -66,30 +66,17 @@ impl<'a> Stats<'a> {
 
     /// Body of `/metrics`: only metrics of the machine, not those of the process that carries all machines.
     pub fn kubelet(&self) -> String {
-        let containers: usize = self.pods.iter().map(|pod| pod.containers.len()).sum();
         let mut text = String::with_capacity(1_024);
-        for (name, help, labels, value) in [
-            (
-                "kubelet_node_name",
-                "[ALPHA] The node's name. The count is always 1.",
-                &*format!("{{node=\"{}\"}}", self.node),
-                1,
-            ),
-            (
-                "kubelet_running_containers",
-                "[ALPHA] Number of containers currently running",
-                "{container_state=\"running\"}",
-                containers,
-            ),
-            (
-                "kubelet_running_pods",
-                "[ALPHA] Number of pods that have a running pod sandbox",
-                "",
-                self.pods.len(),
-            ),
-        ] {
+        let mut gauge = |name, help, labels: &str, value| {
             family(&mut text, (name, "gauge"), help, [(labels, value)]);
-        }
+        };
+        let help = "[ALPHA] The node's name. The count is always 1.";
+        gauge("kubelet_node_name", help, &format!("{{node=\"{}\"}}", self.node), 1);
+        let help = "[ALPHA] Number of containers currently running";
+        let containers = self.pods.iter().map(|pod| pod.containers.len()).sum();
+        gauge("kubelet_running_containers", help, "{container_state=\"running\"}", containers);
+        let help = "[ALPHA] Number of pods that have a running pod sandbox";
+        gauge("kubelet_running_pods", help, "", self.pods.len());
         text
     }
 

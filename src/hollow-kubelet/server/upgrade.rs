@@ -1,13 +1,13 @@
 //! Upgrade of a request's connection to SPDY streams.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
 use http::{
-    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    HeaderMap, HeaderName, StatusCode,
     header::{CONNECTION, UPGRADE},
 };
 use hyper_util::rt::TokioIo;
@@ -47,22 +47,20 @@ where
     let slot = request.extensions_mut().remove::<Arc<ConnectionSlot>>();
     let upgraded = hyper::upgrade::on(&mut request);
     tokio::spawn(shutdown.clone().run_until_cancelled_owned(async move {
-        match upgraded.await {
-            Ok(io) => {
-                if let Err(error) = spdy::serve_streams(TokioIo::new(io), serve).await {
-                    debug!(%error, "a client's streams ended");
-                }
-            }
-            Err(error) => debug!(%error, "a client went before its streams began"),
+        let served = async {
+            let io = upgraded.await.map_err(io::Error::other)?;
+            spdy::serve_streams(TokioIo::new(io), serve).await
+        };
+        if let Err(error) = served.await {
+            debug!(%error, "a client's streams ended");
         }
         drop(slot);
     }));
     let headers = [(CONNECTION, "Upgrade"), (UPGRADE, SPDY), (PROTOCOL, protocol)];
-    (StatusCode::SWITCHING_PROTOCOLS, headers.map(|(name, value)| (name, HeaderValue::from_static(value))))
-        .into_response()
+    (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
-/// Returns true if a request asks for an upgrade to `protocol`.
+/// Returns true if a request is for an upgrade to `protocol`.
 fn requests_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
     let has = |name, token: &str| tokens(headers, name).any(|other| other.eq_ignore_ascii_case(token));
     has(CONNECTION, "upgrade") && has(UPGRADE, protocol)
@@ -79,6 +77,7 @@ mod tests {
     use std::future;
 
     use axum::{Router, body::Body, routing::get};
+    use http::HeaderValue;
     use hyper::{body::Incoming, server::conn::http1, service::service_fn};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tower::ServiceExt;
@@ -115,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn streams_are_served_in_their_own_protocol_only() {
-        let ask = |versions: &[&'static str]| {
+        let answer = |versions: &[&'static str]| {
             let mut request = Request::new(Body::empty());
             let headers = request.headers_mut();
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -126,13 +125,13 @@ mod tests {
             let response = spdy(&CancellationToken::new(), request, "v4.channel.k8s.io", async |_| {});
             response.status().as_u16()
         };
-        assert_eq!(ask(&["v5.channel.k8s.io", "v4.channel.k8s.io"]), 101);
-        assert_eq!(ask(&["v3.channel.k8s.io, v4.channel.k8s.io"]), 101);
-        assert_eq!((ask(&["v9"]), ask(&[])), (403, 403));
+        assert_eq!(answer(&["v5.channel.k8s.io", "v4.channel.k8s.io"]), 101);
+        assert_eq!(answer(&["v3.channel.k8s.io, v4.channel.k8s.io"]), 101);
+        assert_eq!((answer(&["v9"]), answer(&[])), (403, 403));
     }
 
     #[test]
-    fn an_upgrade_is_asked_for_in_two_headers() {
+    fn an_upgrade_is_requested_in_two_headers() {
         let mut headers = HeaderMap::new();
         headers.insert(UPGRADE, HeaderValue::from_static("spdy/3.1"));
         assert!(!requests_upgrade(&headers, SPDY));
