@@ -66,17 +66,17 @@ struct QueuedEvent {
 }
 
 impl EventRecorder {
-    /// Records events about a pod, as far as its class wants them.
+    /// Records events about a pod, as the event setting of its class allows.
     pub fn record(
         &mut self,
         pod: &PodView,
         events: Vec<PendingEvent>,
-        wanted: PodEvents,
+        setting: PodEvents,
         schedule: &mut Schedule,
         now: Clock,
     ) {
         for event in events {
-            if wanted == PodEvents::All || (wanted == PodEvents::Warnings && event.warns) {
+            if setting == PodEvents::All || (setting == PodEvents::Warnings && event.warns) {
                 let about = || ObjectReference {
                     namespace: Some(pod.namespace.to_string()),
                     resource_version: Some(pod.resource_version.clone()),
@@ -255,8 +255,8 @@ mod tests {
             Self { recorder: EventRecorder::default(), schedule, start }
         }
 
-        fn record(&mut self, events: Vec<PendingEvent>, wanted: PodEvents) {
-            self.recorder.record(&pod(), events, wanted, &mut self.schedule, self.start);
+        fn record(&mut self, events: Vec<PendingEvent>, setting: PodEvents) {
+            self.recorder.record(&pod(), events, setting, &mut self.schedule, self.start);
         }
 
         /// The request due after `wait`.
@@ -299,10 +299,10 @@ mod tests {
 
     #[test]
     fn a_class_selects_the_events() {
-        for (wanted, count) in [(PodEvents::All, 2), (PodEvents::Warnings, 1), (PodEvents::None, 0)] {
+        for (setting, count) in [(PodEvents::All, 2), (PodEvents::Warnings, 1), (PodEvents::None, 0)] {
             let mut world = World::new();
-            world.record(vec![event(false, "a"), event(true, "b")], wanted);
-            assert_eq!(world.recorder.warnings.len() + world.recorder.normal.len(), count, "{wanted:?}");
+            world.record(vec![event(false, "a"), event(true, "b")], setting);
+            assert_eq!(world.recorder.warnings.len() + world.recorder.normal.len(), count, "{setting:?}");
         }
     }
 

@@ -220,9 +220,9 @@ impl Pods {
             let preempted = self.pods.get(uid).and_then(Pod::preempted);
             pod::sync_pod(&view, SyncContext { host_ip: host.ip, ip, defaults, booted, preempted }, now.wall)
         };
-        let wanted = defaults.events.unwrap_or_default();
-        if wanted != PodEvents::None {
-            events.record(&view, events::of(&view, &result, defaults), wanted, schedule, now);
+        let setting = defaults.events.unwrap_or_default();
+        if setting != PodEvents::None {
+            events.record(&view, events::of(&view, &result, defaults), setting, schedule, now);
         }
         let SyncResult { status, failure, delete, again, .. } = result;
         self.pods.get_mut(uid)?.deletion_sent = delete;

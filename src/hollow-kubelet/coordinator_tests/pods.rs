@@ -77,11 +77,11 @@ fn a_critical_pod_waits_until_others_have_made_room() {
 }
 
 #[test]
-fn people_are_told_of_a_pod_and_of_what_its_annotations_get_wrong() {
-    let told = with(pod("p", "a"), |spec| {
+fn events_report_a_pod_and_mistakes_in_its_annotations() {
+    let annotated = with(pod("p", "a"), |spec| {
         spec.hollow_annotations = [(names::ANNOTATION_RUN_TIME.into(), "9".into())].into();
     });
-    let mut world = World::new(vec![node("a", 1)], vec![told]);
+    let mut world = World::new(vec![node("a", 1)], vec![annotated]);
     world.create("a", None);
     world.run(5);
     assert_eq!(world.times("POST events").len(), 4, "InvalidAnnotation, Pulled, Created, Started");

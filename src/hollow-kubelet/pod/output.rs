@@ -46,7 +46,10 @@ impl<'a> Output<'a> {
         };
         let half_of = |name: &str| {
             let mut requests = container.resources.requests.iter();
-            requests.find(|(own, _)| **own == *name).and_then(|(_, value)| amount(value)).map(|all| all / 2)
+            requests
+                .find(|(resource, _)| **resource == *name)
+                .and_then(|(_, value)| amount(value))
+                .map(|all| all / 2)
         };
         let cpu = annotations.find(names::ANNOTATION_CPU, amount).or(class(&defaults.cpu)).or(half_of("cpu"));
         let memory = annotations

@@ -94,13 +94,13 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     // ID of the run that the status describes: while the container waits for a restart, the run that ended.
     let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
     let waits = matches!(state, ContainerState::Waiting { .. });
-    let own = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
-    let image = if own.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
+    let current_id = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
+    let image = if current_id.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
     let last_run = if waits { *restarts } else { restarts - 1 };
     let mut shown = json!({
         "name": **name,
         "image": image,
-        "imageID": if own.is_some() { image_id(&image) } else { String::new() },
+        "imageID": if current_id.is_some() { image_id(&image) } else { String::new() },
         "ready": ready,
         "started": started,
         "restartCount": restarts,
@@ -109,7 +109,7 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
         ContainerState::Waiting { .. } => json!({ "waiting": waiting(pod, spec, view) }),
         ContainerState::Running { since } => json!({ "running": { "startedAt": since } }),
         ContainerState::Terminated(end) => {
-            json!({ "terminated": terminated(pod, spec, end, own.as_deref()) })
+            json!({ "terminated": terminated(pod, spec, end, current_id.as_deref()) })
         }
     };
     shown["lastState"] = match last {
@@ -119,7 +119,7 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     if !spec.mounts.is_empty() {
         shown["volumeMounts"] = spec.mounts.iter().map(|mount| mounted(pod, mount)).collect();
     }
-    if let Some(id) = own {
+    if let Some(id) = current_id {
         shown["containerID"] = json!(id);
         let amounts = |amounts: &[(Box<str>, Box<str>)]| -> Map<String, Value> {
             amounts.iter().map(|(name, amount)| (name.to_string(), json!(amount))).collect()

@@ -15,8 +15,8 @@ pub fn of(spec: &PodSpecView, runs: bool) -> (Written, Value) {
     let mut limits = written(&spec.limits);
     if runs {
         let limited = |memory: &str| {
-            let named = |limits: &[(Box<str>, Box<str>)]| limits.iter().any(|(name, _)| **name == *memory);
-            spec.containers.iter().all(|container| named(&container.resources.limits))
+            let listed = |limits: &[(Box<str>, Box<str>)]| limits.iter().any(|(name, _)| **name == *memory);
+            spec.containers.iter().all(|container| listed(&container.resources.limits))
         };
         let is_of_cgroups = |name: &str| ["cpu", "memory"].contains(&name);
         has.iter_mut().filter(|(name, _)| !is_of_cgroups(name)).for_each(|(_, amount)| *amount = Value::Null);
@@ -35,13 +35,13 @@ pub fn shown(requests: Written, limits: Written) -> Value {
 fn written(amounts: &ResourceList) -> Written {
     let ResourceList { milli_cpu, memory, ephemeral_storage, others } = amounts;
     let cpu = if milli_cpu % 1_000 == 0 { (milli_cpu / 1_000).to_string() } else { format!("{milli_cpu}m") };
-    let named = [
+    let listed = [
         ("cpu", *milli_cpu, cpu),
         ("memory", *memory, bytes(*memory)),
         ("ephemeral-storage", *ephemeral_storage, bytes(*ephemeral_storage)),
     ];
     let others = others.iter().map(|(name, amount)| (&**name, *amount, amount.to_string()));
-    let some = named.into_iter().chain(others).filter(|(_, amount, _)| *amount > 0);
+    let some = listed.into_iter().chain(others).filter(|(_, amount, _)| *amount > 0);
     some.map(|(name, _, text)| (name.to_owned(), json!(text))).collect()
 }
 

@@ -100,14 +100,21 @@ fn a_pod_makes_room() {
     assert_eq!(sync_preempted(&running, Some(5), 5).again, Some(at(7)));
     let result = sync_preempted(&running, Some(5), 7);
     assert_eq!((result.failure, result.delete), (Some(FailureReason::Preempted), false));
-    let said = |status: PodStatus| {
+    let phase_and_target = |status: PodStatus| {
         let target = status.condition("DisruptionTarget").unwrap();
         (status.phase.to_string(), format!("{} {}", target.status, target.reason))
     };
     let target = "True TerminationByKubelet".to_owned();
-    assert_eq!(said(result.status.unwrap()), ("Succeeded".to_owned(), target.clone()), "it has ended well");
+    assert_eq!(
+        phase_and_target(result.status.unwrap()),
+        ("Succeeded".to_owned(), target.clone()),
+        "it has ended well"
+    );
     let deaf = after(pod(spec(RestartPolicy::Always, &[("stop-time", "1h")])), 0);
-    assert_eq!(said(sync_preempted(&deaf, Some(5), 35).status.unwrap()), ("Failed".to_owned(), target));
+    assert_eq!(
+        phase_and_target(sync_preempted(&deaf, Some(5), 35).status.unwrap()),
+        ("Failed".to_owned(), target)
+    );
 }
 
 #[test]

@@ -337,14 +337,14 @@ mod tests {
     async fn a_connection_reaches_the_machine_of_its_listener() {
         let pool = pool("10140-10199");
         let ports = ["a", "b"].map(|name| pool.open(&uid(name), None).unwrap());
-        let (sender, mut came) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut accepted) = tokio::sync::mpsc::unbounded_channel();
         let slots = ConnectionSlots::default();
         let accepting = pool.accept_all(&slots, |_, machine, _| sender.send(machine).unwrap());
         let connecting = async {
             for (at, name) in [(1, "b"), (0, "a"), (1, "b")] {
                 let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, ports[at])).unwrap();
                 stream.write_all(b"x").unwrap();
-                assert_eq!(&*came.recv().await.unwrap(), name);
+                assert_eq!(&*accepted.recv().await.unwrap(), name);
             }
         };
         tokio::select! {

@@ -142,7 +142,7 @@ async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, page: String) {
         .serve_connection(TokioIo::new(io), service)
         .await;
     if let Err(error) = served {
-        debug!(%error, "what came to a port was no HTTP");
+        debug!(%error, "a client of a port does not speak HTTP");
     }
 }
 

@@ -16,7 +16,7 @@ impl<'a> Query<'a> {
 
     /// All values of a key.
     pub fn all(&self, key: &str) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(move |(own, _)| own == key).map(|(_, value)| &**value)
+        self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| &**value)
     }
 
     /// First value of a key.

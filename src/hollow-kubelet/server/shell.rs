@@ -215,11 +215,11 @@ async fn line(terminal: &mut Terminal) -> Option<String> {
             return (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned());
         };
         let end = part.iter().position(|byte| [b'\n', b'\r'].contains(byte));
-        let own = part.slice(..end.unwrap_or(part.len()));
+        let rest_of_line = part.slice(..end.unwrap_or(part.len()));
         if terminal.tty {
-            terminal.print(&String::from_utf8_lossy(&own)).await;
+            terminal.print(&String::from_utf8_lossy(&rest_of_line)).await;
         }
-        line.extend_from_slice(&own);
+        line.extend_from_slice(&rest_of_line);
         if let Some(end) = end {
             if terminal.tty {
                 terminal.print("\n").await;
@@ -256,7 +256,7 @@ async fn script_of(environment: &Environment, terminal: &mut Terminal, script: &
 }
 
 fn variable<'a>(environment: &'a Environment, name: &str) -> &'a str {
-    environment.variables.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
+    environment.variables.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
 }
 
 /// Time argument of `sleep`; an hour at most.
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_person_ends_with_a_sign_what_it_says() {
+    async fn ctrl_d_ends_the_input_of_a_terminal() {
         let (feed, source) = Feed::new(&Arc::new(Semaphore::new(BUDGET)));
         assert!(feed.send(b"cat\ron\x04echo never\r").await);
         let stdin = Some(source);
@@ -425,12 +425,12 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_left() {
-        let words = |script: &str| parse(script, |_| String::new()).map(|commands| commands.len());
-        assert_eq!((words("a; b"), words(""), words("a &&")), (Some(2), Some(0), Some(1)));
+        let commands = |script: &str| parse(script, |_| String::new()).map(|commands| commands.len());
+        assert_eq!((commands("a; b"), commands(""), commands("a &&")), (Some(2), Some(0), Some(1)));
         for script in
             ["a | b", "a > b", "$(a)", "`a`", "a &", "'a", "\"a", "for x in y; do z; done", "a\\", "${a"]
         {
-            assert_eq!(words(script), None, "{script}");
+            assert_eq!(commands(script), None, "{script}");
         }
     }
 

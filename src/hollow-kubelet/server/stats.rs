@@ -86,7 +86,7 @@ impl<'a> Stats<'a> {
         let containers: Vec<Sample<'_>> = self
             .pods
             .iter()
-            .flat_map(|pod| pod.containers.iter().map(move |own| (pod.pod, own)))
+            .flat_map(|pod| pod.containers.iter().map(move |container| (pod.pod, container)))
             .map(|(pod, (name, usage))| with_cpu(labels_of(pod, Some(name)), usage))
             .collect();
         let pods = self.pods.iter().map(|pod| with_cpu(labels_of(pod.pod, None), &pod.whole)).collect();
@@ -182,7 +182,7 @@ mod tests {
             "scrape_error 0",
             "resource_scrape_error 0",
         ] {
-            assert!(text.lines().any(|own| own == line), "{line} in\n{text}");
+            assert!(text.lines().any(|other| other == line), "{line} in\n{text}");
         }
         let bare = Stats {
             node: "n",
@@ -192,7 +192,7 @@ mod tests {
             pods: &[],
             now: at(2),
         };
-        assert!(!bare.resources().contains("container_"), "a family without samples is not named");
+        assert!(!bare.resources().contains("container_"), "a family without samples is not written");
     }
 
     #[test]

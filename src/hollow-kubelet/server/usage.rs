@@ -74,8 +74,8 @@ pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodU
 pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]) -> Usage {
     let share =
         |name, unit: i128| u64::try_from(nanos(capacity, name) / OWN_SHARE / unit).unwrap_or(u64::MAX).max(1);
-    let with_pods = |own: u64, of: fn(&Usage) -> u64| {
-        pods.iter().map(|pod| of(&pod.whole)).fold(own, u64::saturating_add)
+    let with_pods = |base: u64, of: fn(&Usage) -> u64| {
+        pods.iter().map(|pod| of(&pod.whole)).fold(base, u64::saturating_add)
     };
     Usage {
         since: booted,

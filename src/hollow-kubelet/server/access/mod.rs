@@ -19,7 +19,6 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use kube_ext::error::chain;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
@@ -110,7 +109,9 @@ impl Access {
         }
         let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let status = self.review(review, by).await?.status.unwrap_or_default();
+        let reviews: Api<TokenReview> = Api::all(self.client.clone());
+        let review = self.review(reviews.create(&PostParams::default(), &review), by).await?;
+        let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
         self.tokens.insert(key, user.clone(), Instant::now() + TOKEN_KNOWN);
         Ok(user)
@@ -129,25 +130,23 @@ impl Access {
             return Ok(allowed);
         }
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let allowed = self.review(review, by).await?.status.is_some_and(|status| status.allowed);
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let review = self.review(reviews.create(&PostParams::default(), &review), by).await?;
+        let allowed = review.status.is_some_and(|status| status.allowed);
         let known = if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN };
         self.permissions.insert(key, allowed, Instant::now() + known);
         Ok(allowed)
     }
 
     /// Sends a review to the API server.
-    async fn review<K>(&self, review: K, by: Credential) -> anyhow::Result<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + Serialize
-            + serde::de::DeserializeOwned,
-    {
-        let api: Api<K> = Api::all(self.client.clone());
+    async fn review<K>(
+        &self,
+        review: impl Future<Output = kube::Result<K>>,
+        by: Credential,
+    ) -> anyhow::Result<K> {
         let response = timeout(LIMIT, async {
             let _permit = self.permits.acquire(by).await;
-            api.create(&PostParams::default(), &review).await
+            review.await
         });
         response
             .await

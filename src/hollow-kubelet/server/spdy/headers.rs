@@ -73,7 +73,7 @@ impl Reader {
                 Ok(_) => {}
                 Err(error) if error.needs_dictionary().is_some() => {
                     let set = self.0.set_dictionary(&DICTIONARY);
-                    set.map_err(|_| unreadable("another dictionary is asked for"))?;
+                    set.map_err(|_| unreadable("another dictionary is requested"))?;
                 }
                 Err(_) => return Err(unreadable("they are not compressed")),
             }

@@ -53,7 +53,7 @@ pub struct Stream {
 impl Stream {
     /// A header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
     /// The stream as a connection of bytes.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn streams_go_both_ways_until_all_is_said() {
+    async fn streams_go_both_ways_until_all_is_sent() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let (opened, mut streams) = mpsc::channel(1);
         let done = CancellationToken::new();
@@ -229,23 +229,23 @@ mod tests {
         assert!(stream.sink.send("answer").await);
         stream.sink.finish().await;
         done.cancel();
-        let mut came = BytesMut::new();
+        let mut received = BytesMut::new();
         let mut frames = Vec::new();
         while !frames.contains(&Frame::GoAway) {
-            client.read_buf(&mut came).await.unwrap();
-            while let Some(frame) = frame::take(&mut came).unwrap() {
+            client.read_buf(&mut received).await.unwrap();
+            while let Some(frame) = frame::take(&mut received).unwrap() {
                 frames.push(frame);
             }
         }
         assert!(frames.contains(&Frame::Ping(3)));
-        let said = Frame::Data { stream: 1, data: Bytes::from_static(b"answer"), last: false };
-        assert!(frames.contains(&said), "{frames:?}");
+        let answer = Frame::Data { stream: 1, data: Bytes::from_static(b"answer"), last: false };
+        assert!(frames.contains(&answer), "{frames:?}");
         drop(client);
         task.await.unwrap().unwrap();
     }
 
     #[tokio::test]
-    async fn a_stream_that_nobody_wants_is_refused() {
+    async fn a_stream_without_a_server_is_refused() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let (opened, streams) = mpsc::channel(1);
         drop(streams);
@@ -254,12 +254,12 @@ mod tests {
         assert_eq!(next(&mut client, &mut BytesMut::new()).await, Frame::Reset(1));
     }
 
-    async fn next(client: &mut (impl AsyncRead + Unpin), came: &mut BytesMut) -> Frame {
+    async fn next(client: &mut (impl AsyncRead + Unpin), received: &mut BytesMut) -> Frame {
         loop {
-            if let Some(frame) = frame::take(came).unwrap() {
+            if let Some(frame) = frame::take(received).unwrap() {
                 return frame;
             }
-            assert_ne!(client.read_buf(came).await.unwrap(), 0, "it has ended");
+            assert_ne!(client.read_buf(received).await.unwrap(), 0, "it has ended");
         }
     }
 
@@ -290,21 +290,21 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_stream_is_replied_to_before_anything_is_said_on_it() {
+    async fn a_stream_is_replied_to_before_anything_is_sent_on_it() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let (opened, mut streams) = mpsc::channel::<Stream>(1);
         tokio::spawn(serve(server, opened, CancellationToken::new()));
         tokio::spawn(async move {
             while let Some(stream) = streams.recv().await {
-                stream.sink.send("said at once").await;
+                stream.sink.send("sent at once").await;
             }
         });
-        let (mut writer, mut came) = (headers::Writer::new().unwrap(), BytesMut::new());
+        let (mut writer, mut received) = (headers::Writer::new().unwrap(), BytesMut::new());
         for stream in 1..100 {
             open(&mut client, &mut writer, stream, b"").await;
             // The parser of frames from clients does not know replies.
-            assert_eq!(next(&mut client, &mut came).await, Frame::Other, "{stream}");
-            assert!(matches!(next(&mut client, &mut came).await, Frame::Data { .. }), "{stream}");
+            assert_eq!(next(&mut client, &mut received).await, Frame::Other, "{stream}");
+            assert!(matches!(next(&mut client, &mut received).await, Frame::Data { .. }), "{stream}");
         }
     }
 
