@@ -8,7 +8,6 @@ use kube::CustomResourceExt;
 use super::{NodeClass, NodeSet};
 
 /// Both CustomResourceDefinitions, in the order in which to apply them.
-#[must_use]
 pub fn crds() -> [CustomResourceDefinition; 2] {
     [NodeClass::crd(), NodeSet::crd()].map(|mut crd| {
         let schemas = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());

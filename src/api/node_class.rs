@@ -324,7 +324,6 @@ pub enum HollowLoad {
 
 impl HollowLoad {
     /// Value of the label of the Nodes; None if they have no such label.
-    #[must_use]
     pub const fn label(self) -> Option<&'static str> {
         match self {
             Self::Shared => None,

@@ -24,13 +24,11 @@ pub const RESERVED: [&str; 12] = [
 ];
 
 /// Returns true if no template may keep a taint of this key on its Nodes.
-#[must_use]
 pub fn is_reserved(key: &str) -> bool {
     RESERVED.contains(&key) || (key.starts_with(OURS) && key != HOLLOW)
 }
 
 /// Returns true if no template may create its Nodes with a taint of this key.
-#[must_use]
 pub fn is_reserved_at_birth(key: &str) -> bool {
     is_reserved(key) && key != CLOUD_UNINITIALIZED
 }

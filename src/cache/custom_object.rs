@@ -31,19 +31,16 @@ pub type CachedNodeSet = CustomObject<NodeSet>;
 
 impl<K> CustomObject<K> {
     /// Name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
     /// Returns true if the deletion of the object was requested.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
     /// Returns true if the object has this finalizer.
-    #[must_use]
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.metadata.finalizers.iter().flatten().any(|own| own == finalizer)
     }

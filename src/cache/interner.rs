@@ -57,7 +57,6 @@ pub type InternedStr = Arc<str>;
 static STRINGS: LazyLock<Interner<str>> = LazyLock::new(Interner::default);
 
 /// The interned form of a string.
-#[must_use]
 pub fn intern(text: &str) -> InternedStr {
     STRINGS.share(text)
 }

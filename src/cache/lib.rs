@@ -64,7 +64,6 @@ pub trait Protobuf: View + From<Self::Wire> {
     const KIND: &str;
 
     /// URL path of a cluster-scoped object. `name` may be any text.
-    #[must_use]
     fn path(name: &str) -> String {
         let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
         format!("{}/{name}", Self::PATH)
@@ -150,13 +149,11 @@ impl<V: View> Cache<V> {
     }
 
     /// The object with this key.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<V>> {
         self.objects.read().by_key.get(key).cloned()
     }
 
     /// All objects with this index key, ordered by key.
-    #[must_use]
     pub fn by_index(&self, key: &str) -> Vec<Arc<V>> {
         let objects = self.objects.read();
         let keys = objects.by_index.get(key).into_iter().flatten();
@@ -164,45 +161,38 @@ impl<V: View> Cache<V> {
     }
 
     /// All objects, in no order.
-    #[must_use]
     pub fn all(&self) -> Vec<Arc<V>> {
         self.objects.read().by_key.values().cloned().collect()
     }
 
     /// Number of objects for which `is_counted` returns true.
-    #[must_use]
     pub fn count(&self, is_counted: impl Fn(&V) -> bool) -> usize {
         self.objects.read().by_key.values().filter(|object| is_counted(object)).count()
     }
 
     /// Number of objects.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.objects.read().by_key.len()
     }
 
     /// Returns true if the cache has no objects.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns true if the cache was filled. A watch that breaks and reconnects does not change that.
-    #[must_use]
     pub fn in_sync(&self) -> bool {
         self.in_sync.load(Ordering::Acquire)
     }
 
     /// Record of a write to an object of this kind that was just answered with the resource version
     /// `version`.
-    #[must_use]
     pub fn written(&self, version: &str) -> Written {
         Written::new(version, self.lists_begun.load(Ordering::Acquire))
     }
 
     /// Returns true if an object at the resource version `shown` is older than the write: nothing can be
     /// concluded from it, since the watch is about to show the written state.
-    #[must_use]
     pub fn is_stale(&self, shown: &str, written: Written) -> bool {
         written.is_newer_than(shown, self.list_complete.load(Ordering::Acquire))
     }

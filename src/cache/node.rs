@@ -95,37 +95,31 @@ pub struct ConditionView {
 
 impl NodeView {
     /// Name of the NodeSet that the Node was created for.
-    #[must_use]
     pub fn set(&self) -> Option<&str> {
         self.label(names::LABEL_NODESET)
     }
 
     /// Name of the NodeClass that shapes the Node's machine.
-    #[must_use]
     pub fn class(&self) -> Option<&str> {
         self.label(names::LABEL_NODECLASS)
     }
 
     /// Value of a label.
-    #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key)
     }
 
     /// Condition of this type.
-    #[must_use]
     pub fn condition(&self, r#type: &str) -> Option<&ConditionView> {
         self.conditions.iter().find(|condition| &*condition.r#type == r#type)
     }
 
     /// Returns true if the Ready condition is True.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|ready| &*ready.status == "True")
     }
 
     /// Stage in the Node's life.
-    #[must_use]
     pub fn stage(&self) -> NodeStage {
         if self.deleted_at.is_some() {
             NodeStage::Leaving
@@ -139,13 +133,11 @@ impl NodeView {
     }
 
     /// Returns true if the Node has this finalizer.
-    #[must_use]
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|own| own == finalizer)
     }
 
     /// The NodeSet that controls the Node.
-    #[must_use]
     pub fn owner(&self) -> Option<&OwnerReference> {
         let ours = |owner: &&OwnerReference| {
             owner.kind == "NodeSet"
@@ -156,7 +148,6 @@ impl NodeView {
 
     /// Returns true if the Node belongs to this NodeSet or is about to: its owner and its label name the
     /// NodeSet, or its label does while nothing controls the Node and it is not being deleted.
-    #[must_use]
     pub fn is_of(&self, set: &str, uid: &str) -> bool {
         let labelled = self.set() == Some(set);
         match self.owner() {
@@ -166,13 +157,11 @@ impl NodeView {
     }
 
     /// Returns true if cluster-autoscaler is draining the Node, to delete it.
-    #[must_use]
     pub fn is_to_be_deleted(&self) -> bool {
         self.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED)
     }
 
     /// Returns true if a kubelet has initialized the Node and no startup taint is left.
-    #[must_use]
     pub fn is_started(&self, startup: &[Taint]) -> bool {
         let waits = |taint: &Taint| {
             taint.key == names::TAINT_UNINITIALIZED
@@ -182,7 +171,6 @@ impl NodeView {
     }
 
     /// Returns true if the Node has a controller.
-    #[must_use]
     pub fn is_controlled(&self) -> bool {
         self.owners.iter().any(|owner| owner.controller == Some(true))
     }

@@ -95,26 +95,22 @@ pub enum PodOwner {
 
 impl PodView {
     /// Returns true if the pod has run to its end.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         matches!(&*self.status.phase, "Succeeded" | "Failed")
     }
 
     /// Returns true if a drain leaves the pod on its Node: its DaemonSet would create it there again, and a
     /// mirror pod cannot move.
-    #[must_use]
     pub fn stays(&self) -> bool {
         matches!(self.controller, PodOwner::DaemonSet | PodOwner::Kubelet)
     }
 
     /// Returns true if other pods may be preempted for this one: the node or the cluster depends on it.
-    #[must_use]
     pub fn is_critical(&self) -> bool {
         self.controller == PodOwner::Kubelet || self.priority >= SYSTEM_CRITICAL
     }
 
     /// Returns true if a drain has to wait for the pod. A finished pod holds up no drain.
-    #[must_use]
     pub fn holds_up_drain(&self) -> bool {
         !self.stays() && !self.is_finished()
     }
@@ -185,7 +181,6 @@ impl From<WirePod> for PodView {
 }
 
 /// Splits the key of an annotation into its name and its container; None stands for all containers.
-#[must_use]
 pub fn hollow_annotation(key: &str) -> (&str, Option<&str>) {
     let end = key.rfind('/').and_then(|slash| Some(slash + key[slash..].find('.')?));
     end.map_or((key, None), |dot| (&key[..dot], Some(&key[dot + 1..])))

@@ -88,7 +88,6 @@ pub struct VolumeMount {
 
 impl VolumeMount {
     /// Returns true if mounts below a read-only mount are read-only, too.
-    #[must_use]
     pub fn is_recursive(&self) -> bool {
         !matches!(&*self.recursive_read_only, "" | "Disabled")
     }
@@ -96,7 +95,6 @@ impl VolumeMount {
 
 impl Container {
     /// Returns true if this init container is a sidecar, which runs beside the others.
-    #[must_use]
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy == Some(RestartPolicy::Always)
     }
@@ -132,7 +130,6 @@ const PERIOD_SECONDS: u64 = 10;
 
 impl Probe {
     /// Time from the first try until a container passes that always succeeds.
-    #[must_use]
     pub fn passes_after(self) -> Duration {
         let further = u64::from(self.success_threshold.max(1).unsigned_abs()) - 1;
         let period = u64::try_from(self.period_seconds).ok().filter(|period| *period > 0);
@@ -140,7 +137,6 @@ impl Probe {
     }
 
     /// Time from the start of the container to the first try.
-    #[must_use]
     pub fn begins_after(self) -> Duration {
         Duration::from_secs(self.initial_delay_seconds.max(0).unsigned_abs().into())
     }
@@ -205,7 +201,6 @@ pub struct Toleration {
 impl NodeSelectorRequirement {
     /// Returns true if the label's value matches; None stands for a missing label. An unknown operator matches
     /// no value.
-    #[must_use]
     pub fn matches(&self, value: Option<&str>) -> bool {
         let is_one = |value: &str| self.values.iter().any(|own| own == value);
         let order = |value: &str| {

@@ -41,13 +41,11 @@ pub struct PodStatus {
 
 impl PodStatus {
     /// Condition of this type.
-    #[must_use]
     pub fn condition(&self, r#type: &str) -> Option<&PodCondition> {
         self.conditions.iter().find(|condition| &*condition.r#type == r#type)
     }
 
     /// Returns true if the condition of this type is True.
-    #[must_use]
     pub fn has(&self, r#type: &str) -> bool {
         self.condition(r#type).is_some_and(|condition| &*condition.status == "True")
     }
@@ -112,7 +110,7 @@ pub enum ContainerState {
         /// Start time.
         since: Option<Timestamp>,
     },
-    /// WireTerminated.
+    /// End of the container.
     Terminated(Terminated),
 }
 

@@ -19,7 +19,6 @@ pub struct ResourceList {
 
 impl ResourceList {
     /// Resource list of quantities by name. An invalid quantity counts as zero: the API server accepts none.
-    #[must_use]
     pub fn of<'a>(amounts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut all = Self::default();
         let mut others = Vec::new();
@@ -41,13 +40,11 @@ impl ResourceList {
     }
 
     /// Amount of another resource; None if it is not in the list.
-    #[must_use]
     pub fn other(&self, name: &str) -> Option<i64> {
         self.others.iter().find(|(own, _)| &**own == name).map(|(_, amount)| *amount)
     }
 
     /// Sum of two lists.
-    #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         self.with(more, i64::saturating_add)
     }

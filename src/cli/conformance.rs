@@ -18,6 +18,6 @@ pub struct Conformance {
 impl Conformance {
     /// Returns exit code 0 if no clause is broken, else 1.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        self.check.run(self.cluster.client().await?).await
+        Box::pin(self.check.run(self.cluster.client().await?)).await
     }
 }

@@ -24,7 +24,6 @@ const UNLIMITED: u64 = 1 << 60;
 
 /// Maximum number of machines for a process that may use `limit` bytes. A quarter stays free for foreign
 /// Nodes and pods, which the process caches too, and for Nodes that wait.
-#[must_use]
 pub fn machines(limit: u64) -> usize {
     let free = (limit / 4 * 3).saturating_sub(BASE);
     usize::try_from(free / MACHINE).unwrap_or(usize::MAX).max(LEAST)
@@ -32,7 +31,6 @@ pub fn machines(limit: u64) -> usize {
 
 /// Memory limit of this process in bytes: the smallest of its cgroups' limits and the machine's memory. None
 /// if neither can be read.
-#[must_use]
 pub fn memory_limit() -> Option<u64> {
     memory_limit_in(Path::new("/"))
 }

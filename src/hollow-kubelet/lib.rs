@@ -159,7 +159,6 @@ impl Hollow {
     }
 
     /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.
-    #[must_use]
     pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
         self.shared.coordinator.lock().renewed_before.get(node).copied()
     }
@@ -202,19 +201,16 @@ impl Hollow {
     }
 
     /// The machine with this UID.
-    #[must_use]
     pub fn get(&self, uid: &str) -> Option<MachineState> {
         self.shared.coordinator.lock().get(uid)
     }
 
     /// UID of a Node's machine, by Node name.
-    #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
         self.shared.coordinator.lock().machine_of(node).cloned()
     }
 
     /// Stream of machines that have just renewed their first Lease, and of deleted machines.
-    #[must_use]
     pub fn watch(&self) -> UnboundedReceiver<MachineState> {
         let (sender, receiver) = unbounded_channel();
         self.shared.coordinator.lock().watchers.push(sender);
@@ -222,7 +218,6 @@ impl Hollow {
     }
 
     /// All machines, unordered.
-    #[must_use]
     pub fn list(&self) -> Vec<MachineState> {
         self.shared.coordinator.lock().list()
     }

@@ -64,13 +64,11 @@ impl Known {
 
 impl NodeLease {
     /// A Lease that an earlier process may have left, last renewed at `renewed`.
-    #[must_use]
     pub fn taken_over(renewed: Option<Timestamp>) -> Self {
         Self { known: Known::Present, renewed, ..Self::default() }
     }
 
     /// Time of the last renewal; None before the first.
-    #[must_use]
     pub fn renewed(&self) -> Option<Timestamp> {
         self.renewed
     }

@@ -129,7 +129,7 @@ impl Pods {
         let before = self.pods.get(&view.uid);
         if before.is_none_or(|before| before.view.spec.hollow_annotations != view.spec.hollow_annotations) {
             let invalid =
-                |text: String| events::of_pod(true, INVALID, &format!("{text}; the default is used"));
+                |text: String| events::of_pod(true, INVALID, format!("{text}; the default is used"));
             let warnings = script::invalid_annotations(&view.spec).map(invalid).collect();
             // The class's event setting does not apply: nothing else would report the mistake.
             events.record(view, warnings, PodEvents::Warnings, schedule, now);

@@ -101,7 +101,6 @@ struct JobState {
 impl Schedule {
     /// Creates an empty schedule. A Lease whose renewal gave way to other jobs must outlast the death of this
     /// process plus the failover delay `failover_delay`, after which another process starts to renew.
-    #[must_use]
     pub fn new(start: Instant, failover_delay: Duration) -> Self {
         let renewal_slack =
             LEASE_FRESH.saturating_sub(failover_delay.saturating_add(RENEW_INTERVAL + TAKEOVER_TIME));
@@ -183,7 +182,6 @@ impl Schedule {
     }
 
     /// Time at which the next job would be handed out under an unchanged `pressure`; None if none would be.
-    #[must_use]
     pub fn next_due(&self, pressure: Pressure) -> Option<Instant> {
         let due = |priority: Priority| {
             let (at, _) = self.queues[priority as usize].by_time.first()?;

@@ -55,7 +55,6 @@ impl Admin {
     }
 
     /// Adds routes.
-    #[must_use]
     pub fn with(self, more: Router) -> Self {
         Self { more: self.more.merge(more), ..self }
     }

@@ -20,20 +20,17 @@ pub struct Backoff {
 
 impl Backoff {
     /// A backoff before any failure.
-    #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0 }
     }
 
     /// Nominal wait after the `failures`th failure in a row; `failures` begins with 1.
-    #[must_use]
     pub fn after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1);
         self.first.saturating_mul(2_u32.saturating_pow(doublings)).min(self.longest)
     }
 
     /// The same, drawn between its half and its whole: clients that failed together do not return together.
-    #[must_use]
     pub fn jittered(&self, failures: u32) -> Duration {
         self.after(failures).mul_f64(rand::random_range(0.5..=1.0))
     }

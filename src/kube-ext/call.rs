@@ -52,26 +52,22 @@ impl ApiError {
     }
 
     /// Returns true if the API server answered with this HTTP status.
-    #[must_use]
     pub fn is(&self, code: u16) -> bool {
         self.code() == Some(code)
     }
 
     /// Returns true if the object changed since it was read, or a precondition does not hold.
-    #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.is(409)
     }
 
     /// Returns true if the object does not exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.is(404)
     }
 
     /// The API server's message about the disruption budget that refused an eviction; it names the budget.
     /// None if the call failed for another reason.
-    #[must_use]
     pub fn disruption_budget(&self) -> Option<String> {
         let status = self.status()?;
         if let Some(message) = self.cause("DisruptionBudget").filter(|_| status.code == 429) {
@@ -84,13 +80,11 @@ impl ApiError {
 
     /// Returns true if the namespace is being deleted, and its pods with it: the API server then creates
     /// nothing there, evictions included.
-    #[must_use]
     pub fn is_in_leaving_namespace(&self) -> bool {
         self.is(403) && self.cause("NamespaceTerminating").is_some()
     }
 
     /// Message of the API server; the error chain if there is none.
-    #[must_use]
     pub fn server_message(&self) -> String {
         self.status().map_or_else(|| self.chain(), |status| status.message.clone())
     }
@@ -111,7 +105,6 @@ impl ApiError {
     /// Returns true if the call had no effect and a retry would have none: the request is refused until
     /// somebody changes a right, a quota, a policy or the request. Excludes 401: rejected credentials are
     /// renewed automatically.
-    #[must_use]
     pub fn is_final(&self) -> bool {
         self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 401 | 408 | 409 | 429))
     }
@@ -121,7 +114,6 @@ impl ApiError {
         ["Forbidden", "Conflict", "Invalid", "TooManyRequests", "ServerError", "Refused", "Unreachable"];
 
     /// Reason for conditions, events and metric labels.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self.code() {
             Some(403) => "Forbidden",
@@ -135,7 +127,6 @@ impl ApiError {
     }
 
     /// This error and its causes, for people.
-    #[must_use]
     pub fn chain(&self) -> String {
         chain(self)
     }

@@ -153,7 +153,6 @@ fn is_loopback(host: &str) -> bool {
 
 /// The address at which others reach this machine: the source address of an outgoing datagram. Sends nothing.
 /// None without a route.
-#[must_use]
 pub fn own_address() -> Option<Ipv4Addr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     // An address reserved for documentation, which belongs to nobody.

@@ -45,13 +45,11 @@ pub struct ConnectionPermit {
 
 impl ConnectionLimiter {
     /// A limiter of `limit` connections at once.
-    #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, connections: Arc::default() }
     }
 
     /// Admits a connection from an address; None for a peer without one, such as of a unix socket.
-    #[must_use]
     pub fn admit(&self, address: Option<IpAddr>) -> ConnectionPermit {
         let mut connections = self.connections.lock();
         while connections.open.len() >= self.limit.max(1)
@@ -80,7 +78,6 @@ impl ConnectionPermit {
     }
 
     /// Token that is cancelled when the connection is evicted and has to be closed.
-    #[must_use]
     pub const fn evicted(&self) -> &CancellationToken {
         &self.evicted
     }

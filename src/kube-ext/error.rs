@@ -6,7 +6,6 @@ use kube::core::Status;
 
 /// An error and its causes in one line. A refusal by the API server contributes its message only: kube's own
 /// text contains the whole object.
-#[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = own_text(error);
     let mut cause = error.source();
@@ -23,7 +22,6 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 /// The API server's response in an error or in one of its causes, if there was one.
-#[must_use]
 pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     status(error).or_else(|| refusal(error.source()?))
 }

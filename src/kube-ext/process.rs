@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 /// Exit code of a command; a failure is printed as one line.
-#[must_use]
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

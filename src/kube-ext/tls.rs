@@ -62,7 +62,6 @@ impl TlsError {
     }
 
     /// Reason, as a metric label.
-    #[must_use]
     pub const fn reason(&self) -> &'static str {
         self.reason
     }
@@ -167,7 +166,6 @@ impl Certificates {
 }
 
 /// Names in a certificate (DER): common names, DNS names and URIs. Empty if the certificate cannot be read.
-#[must_use]
 pub fn names_of(certificate: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());

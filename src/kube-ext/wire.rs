@@ -77,7 +77,6 @@ pub enum WireError {
 
 impl WireError {
     /// HTTP status of a refusal.
-    #[must_use]
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused(status) => Some(status.code),
@@ -86,13 +85,11 @@ impl WireError {
     }
 
     /// Returns true if the server is overloaded or unreachable, so that other requests would fare no better.
-    #[must_use]
     pub fn is_overload(&self) -> bool {
         matches!(self.label(), "overload" | "late" | "unreachable")
     }
 
     /// Metric label, from a small set of values.
-    #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Self::Refused(status) => match status.code {
@@ -126,14 +123,12 @@ pub struct AnyMetadata {
 
 impl AnyObject {
     /// Resource version of the written state; empty if the response has none.
-    #[must_use]
     pub fn into_version(self) -> String {
         self.metadata.and_then(|metadata| metadata.resource_version).unwrap_or_default()
     }
 }
 
 /// Encodes an object in Kubernetes' protobuf envelope.
-#[must_use]
 pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8> {
     let unknown = Unknown {
         type_meta: Some(TypeMeta { api_version: Some(api_version.to_owned()), kind: Some(kind.to_owned()) }),
@@ -192,7 +187,6 @@ pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
 }
 
 /// Error of a refusal: as protobuf, as JSON (from proxies), or as plain text (from the server's filters).
-#[must_use]
 pub fn refusal(code: StatusCode, bytes: &[u8]) -> WireError {
     let status = match open(bytes) {
         Ok(status) => status_of(status),

@@ -93,13 +93,11 @@ impl Binaries {
     }
 
     /// Path of the folder.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Path of one program.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

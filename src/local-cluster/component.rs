@@ -36,7 +36,6 @@ impl Component {
     ];
 
     /// Name of the binary, of the log file, on the command line and in `cluster.json`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -49,7 +48,6 @@ impl Component {
     }
 
     /// URL at which the component listens; `None` for a real node that the cluster does not have.
-    #[must_use]
     pub fn address(self, addresses: &Addresses) -> Option<String> {
         let ports = &addresses.ports;
         let (scheme, port) = match self {
@@ -64,7 +62,6 @@ impl Component {
     }
 
     /// Health endpoint: a base URL and a path.
-    #[must_use]
     pub fn health(self, addresses: &Addresses) -> Option<(String, &'static str)> {
         let path = match self {
             Self::Etcd => {

@@ -52,7 +52,6 @@ impl Layout {
     }
 
     /// Path of the folder.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -63,7 +62,6 @@ impl Layout {
     }
 
     /// Path of the admin's kubeconfig.
-    #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig")
     }
@@ -79,13 +77,11 @@ impl Layout {
     }
 
     /// File for cluster-autoscaler's `--cloud-config`.
-    #[must_use]
     pub fn cloud_config(&self) -> PathBuf {
         self.path("cloud-config.yaml")
     }
 
     /// Path of a component's log.
-    #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.path("logs").join(format!("{name}.log"))
     }
@@ -179,7 +175,6 @@ fn not_writable(dir: &Path) -> String {
 }
 
 /// The live supervisor of a cluster, if there is one.
-#[must_use]
 pub fn supervisor(state: &State) -> Option<ProcessId> {
     state.supervisor.filter(|id| id.is_alive())
 }

@@ -27,7 +27,6 @@ pub struct ProcessId {
 
 impl ProcessId {
     /// The process that has this pid now; `None` if there is none or it is a zombie.
-    #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, start_time) = parse_stat(&stat)?;
@@ -35,13 +34,11 @@ impl ProcessId {
     }
 
     /// The calling process.
-    #[must_use]
     pub fn current() -> Option<Self> {
         Self::of(i32::try_from(std::process::id()).ok()?)
     }
 
     /// Returns true if exactly this process still runs.
-    #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
@@ -58,7 +55,6 @@ impl ProcessId {
     }
 
     /// Resident memory in bytes.
-    #[must_use]
     pub fn resident_bytes(self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         parse_rss(&status)

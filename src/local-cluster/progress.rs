@@ -30,13 +30,11 @@ enum Mode {
 
 impl Progress {
     /// A display without output.
-    #[must_use]
     pub fn silent() -> Self {
         Self { mode: Mode::Silent, bar: ProgressBar::hidden() }
     }
 
     /// A spinner if standard error is a terminal, lines otherwise.
-    #[must_use]
     pub fn stderr() -> Self {
         if !std::io::stderr().is_terminal() {
             return Self { mode: Mode::Lines, bar: ProgressBar::hidden() };

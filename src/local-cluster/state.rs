@@ -78,7 +78,6 @@ impl State {
     }
 
     /// Listen addresses of the running cluster or of its last start.
-    #[must_use]
     pub fn addresses(&self) -> Option<Addresses> {
         self.ports.map(|ports| Addresses {
             ports,

@@ -52,7 +52,6 @@ pub struct Machine {
 
 impl Machine {
     /// The machine for its hollow kubelet.
-    #[must_use]
     pub fn spec(self, ip: Option<Ipv4Addr>, settings: Settings) -> MachineSpec {
         let Self { capacity, allocatable, kubelet_version, container_runtime, .. } = self;
         let (node, uid) = (self.node.into(), self.uid.into());
@@ -68,13 +67,11 @@ pub struct MachineDir {
 
 impl MachineDir {
     /// The folder at `path`.
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
     /// Path of the bootstrap kubeconfig.
-    #[must_use]
     pub fn bootstrap(&self) -> PathBuf {
         self.path.join(BOOTSTRAP)
     }

@@ -53,7 +53,6 @@ impl Access {
     }
 
     /// Impersonates `user`, so that a second identity needs no second credential.
-    #[must_use]
     pub fn acting_as(mut self, user: String) -> Self {
         self.identity = format!("{} as {user}", self.identity);
         self.config.auth_info.impersonate = Some(user);

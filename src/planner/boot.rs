@@ -16,20 +16,17 @@ use super::time::passed;
 const AFTER: std::ops::Range<usize> = 10..16;
 
 /// Boot ID of a machine's first boot, to the millisecond.
-#[must_use]
 pub fn first(machine: &str, now: Timestamp) -> Uuid {
     made(machine, u64::try_from(now.as_millisecond()).unwrap_or_default(), 0)
 }
 
 /// Boot ID of the machine's boot at `after` past its first boot, to the millisecond.
-#[must_use]
 pub fn again(machine: &str, boot: Uuid, after: Duration) -> Uuid {
     let first = boot.as_bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | u64::from(*byte));
     made(machine, first, u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Time from the first to the last boot; None if the machine never rebooted.
-#[must_use]
 pub fn after(machine: &str, boot: Uuid) -> Option<Duration> {
     let after = boot.as_bytes()[AFTER].iter().fold(0, |millis, byte| millis << 8 | u64::from(*byte));
     let after = Duration::from_millis(after);
@@ -39,7 +36,6 @@ pub fn after(machine: &str, boot: Uuid) -> Option<Duration> {
 }
 
 /// Time of the last reboot; None if the machine never rebooted.
-#[must_use]
 pub fn rebooted(machine: &str, boot: Uuid) -> Option<Timestamp> {
     time(boot)?.checked_add(after(machine, boot)?).ok()
 }
@@ -55,13 +51,11 @@ fn made(machine: &str, first: u64, after: u64) -> Uuid {
 }
 
 /// The boot ID in a Node's status; None if the ID is not one of ours.
-#[must_use]
 pub fn recorded(boot_id: Option<&str>) -> Option<Uuid> {
     boot_id?.parse().ok().filter(|boot| time(*boot).is_some())
 }
 
 /// Time of the first boot.
-#[must_use]
 pub fn time(boot: Uuid) -> Option<Timestamp> {
     // Other UUID versions with a timestamp count from another epoch.
     let (seconds, nanos) = boot.get_timestamp().filter(|_| boot.get_version_num() == 7)?.to_unix();
@@ -69,7 +63,6 @@ pub fn time(boot: Uuid) -> Option<Timestamp> {
 }
 
 /// Time since the first boot; zero without a boot ID or if the clock is behind.
-#[must_use]
 pub fn age(boot: Option<Uuid>, now: Timestamp) -> Duration {
     boot.and_then(time).map_or(Duration::ZERO, |booted| passed(booted, now))
 }

@@ -27,7 +27,6 @@ pub enum Round {
 
 impl Budget {
     /// Budget of a set with this number of replicas.
-    #[must_use]
     pub fn of(strategy: Option<&RollingUpdate>, replicas: usize) -> Self {
         let surge = strategy.and_then(|strategy| strategy.max_surge.as_ref());
         let unavailable = strategy.and_then(|strategy| strategy.max_unavailable.as_ref());
@@ -40,14 +39,12 @@ impl Budget {
     }
 
     /// Minimum number of available Nodes.
-    #[must_use]
     pub const fn floor(&self, replicas: usize) -> usize {
         replicas.saturating_sub(self.unavailable)
     }
 }
 
 /// A number of Nodes or a percentage of all Nodes; other values, which the schema refuses, count as 0.
-#[must_use]
 pub fn amount(amount: &IntOrString, all: usize, round: Round) -> usize {
     match amount {
         IntOrString::Int(number) => usize::try_from(*number).unwrap_or(0),

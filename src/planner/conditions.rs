@@ -27,7 +27,6 @@ impl ConditionUpdate {
 }
 
 /// `conditions` with these updates; conditions of other types stay unchanged.
-#[must_use]
 pub fn set(
     conditions: &[Condition],
     updates: Vec<ConditionUpdate>,

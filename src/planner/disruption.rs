@@ -58,7 +58,6 @@ pub struct Finding {
 }
 
 /// Examines one Node that is not leaving.
-#[must_use]
 pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timestamp) -> Finding {
     let mut finding = Finding::default();
     let mut consider = |cause: DisruptionReason, due_in: Duration| {
@@ -99,7 +98,6 @@ pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timesta
 }
 
 /// Returns true if a rollout or a restart has to replace the Node.
-#[must_use]
 pub fn is_stale(member: &NodeState<'_>, rules: &DisruptionRules<'_>) -> bool {
     has_other_revision(member, rules) || rules.restarted_at.is_some_and(|at| member.created < at)
 }

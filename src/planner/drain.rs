@@ -126,14 +126,12 @@ pub struct DrainPlan {
 
 impl DrainPlan {
     /// Returns true if no pod keeps the machine alive.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         self.left.is_empty() || self.given_up
     }
 }
 
 /// Plans one reconciliation of a drain.
-#[must_use]
 pub fn plan(pods: &[Pod], policy: &Drain, progress: DrainProgress, now: Timestamp) -> DrainPlan {
     let over = |grace: Duration| {
         policy

@@ -92,7 +92,6 @@ impl Expectations {
     }
 
     /// Number of pending creations, which count as existing Nodes.
-    #[must_use]
     pub fn pending_creations(&self) -> usize {
         self.creations.len()
     }
@@ -103,7 +102,6 @@ impl Expectations {
     }
 
     /// Returns true if the Node's deletion is pending, even if the watch does not show it.
-    #[must_use]
     pub fn is_leaving(&self, name: &str) -> bool {
         self.deletions.contains_key(name)
     }

@@ -46,7 +46,6 @@ struct FailedWrite {
 pub struct FailedWrites(BTreeMap<(Write, String), FailedWrite>);
 
 /// Hash of a write's content: a changed write does not wait for the backoff of the previous one.
-#[must_use]
 pub fn intent(content: &impl Debug) -> u64 {
     let mut hasher = DefaultHasher::new();
     format!("{content:?}").hash(&mut hasher);
@@ -55,7 +54,6 @@ pub fn intent(content: &impl Debug) -> u64 {
 
 impl FailedWrites {
     /// Time until this write may be sent again; zero once its backoff is over, None if it has not failed.
-    #[must_use]
     pub fn retry_in(&self, write: Write, node: &str, intent: u64, now: Timestamp) -> Option<Duration> {
         let failure = self.0.get(&(write, node.to_owned())).filter(|failure| failure.intent == intent)?;
         Some(passed(now, failure.retry_at))
@@ -83,7 +81,6 @@ impl FailedWrites {
     }
 
     /// Returns true if a write of this kind has failed.
-    #[must_use]
     pub fn has(&self, write: Write) -> bool {
         self.0.keys().any(|(kind, _)| *kind == write)
     }
@@ -94,7 +91,6 @@ impl FailedWrites {
     }
 
     /// One problem for each kind of write: names the first Node and counts the others.
-    #[must_use]
     pub fn problems(&self) -> Vec<SetWait> {
         let mut problems: Vec<SetWait> = Vec::new();
         for ((write, _), failure) in &self.0 {
@@ -110,7 +106,6 @@ impl FailedWrites {
     }
 
     /// Time until the next write may be sent again; None if none has failed.
-    #[must_use]
     pub fn next_retry_in(&self, now: Timestamp) -> Option<Duration> {
         let next = self.0.values().map(|failure| failure.retry_at).min()?;
         Some(passed(now, next))

@@ -32,7 +32,6 @@ pub enum Behaviour {
 }
 
 /// Behaviour in `phase` of a machine with these failures.
-#[must_use]
 pub fn behaviour(failures: Option<&Failures>, phase: Phase) -> Behaviour {
     match failures.and_then(|failures| failures.mode).unwrap_or_default() {
         _ if phase.healthy => Behaviour::Healthy,
@@ -49,7 +48,6 @@ const fn for_ever(healthy: bool) -> Phase {
 /// Phase of a machine that booted `since_boot` ago.
 ///
 /// Periodic failures start with the unhealthy phase. A period of zero length is no failure: the machine stays healthy.
-#[must_use]
 pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     let Some(failures) = failures else { return for_ever(true) };
     if failures.turn_unhealthy_after == Some(true) {
@@ -94,7 +92,6 @@ fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Durati
 }
 
 /// Boot ID at `now` of a machine whose Node records `boot`: a new one if the machine has rebooted since.
-#[must_use]
 pub fn boot(failures: Option<&Failures>, machine: &str, boot: Uuid, now: Timestamp) -> Uuid {
     let to_millis =
         |span: Duration| Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));

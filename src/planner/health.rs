@@ -29,7 +29,6 @@ pub const UNHEALTHY: KubeletCondition = KubeletCondition {
 };
 
 /// All conditions that a kubelet writes.
-#[must_use]
 pub const fn conditions(healthy: bool) -> [KubeletCondition; 4] {
     const fn fine(r#type: &'static str, reason: &'static str, message: &'static str) -> KubeletCondition {
         KubeletCondition { r#type, status: "False", reason, message }

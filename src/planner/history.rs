@@ -16,7 +16,6 @@ pub struct StoredRevision {
 
 /// Revisions to delete, oldest first: those not `needed`, except the newest `limit` of them. The newest
 /// revision of all is always kept, since Nodes may be about to be created from it.
-#[must_use]
 pub fn surplus(stored: &[StoredRevision], needed: &BTreeSet<String>, limit: usize) -> Vec<String> {
     let youngest = stored.iter().map(|stored| stored.number).max();
     let mut unneeded: Vec<&StoredRevision> = stored

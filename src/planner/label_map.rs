@@ -8,14 +8,12 @@ pub struct LabelMap(Box<[(Arc<str>, Arc<str>)]>);
 
 impl LabelMap {
     /// Value of a key.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by(|(own, _)| (**own).cmp(key)).ok()?;
         self.0.get(at).map(|(_, value)| &**value)
     }
 
     /// Returns true if the key exists.
-    #[must_use]
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }

@@ -62,7 +62,6 @@ impl MachineBackoffs {
     }
 
     /// Backoff before the Node gets another machine; None if it may get one now.
-    #[must_use]
     pub fn wait(&self, uid: &str, now: Timestamp) -> Option<MachineBackoff> {
         let Ends { ended, count, cause, .. } = self.0.get(uid)?;
         let wait = BACKOFF.after(count.saturating_sub(1));

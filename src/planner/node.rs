@@ -159,7 +159,6 @@ impl NodePlan {
 }
 
 /// Plans one reconciliation of a Node. `deletion_timeout` is that of the Node's class.
-#[must_use]
 pub fn decide(
     node: &Node,
     machine: MachineState,

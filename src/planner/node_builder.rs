@@ -69,7 +69,6 @@ pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
 ///
 /// The Node has Ready=False and no allocatable resources yet: the node lifecycle controller treats a Node
 /// *without* a Ready condition as able to take pods.
-#[must_use]
 pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -> Node {
     let labels = labels(&origin, desired);
     let mut annotations = desired.annotations.clone();
@@ -152,7 +151,6 @@ pub(super) fn ready(status: &str, reason: &str, message: Option<&str>, now: Time
 }
 
 /// Labels that a kubelet sets when it registers its Node itself.
-#[must_use]
 pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     for prefix in ["kubernetes.io", "beta.kubernetes.io"] {

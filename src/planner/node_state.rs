@@ -55,7 +55,6 @@ pub struct NodeState<'a> {
 
 impl NodeState<'_> {
     /// Returns true if the Node is Ready and schedulable.
-    #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.started && self.ready_since.is_some()
     }

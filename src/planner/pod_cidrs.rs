@@ -58,7 +58,6 @@ impl PodCidrRange {
     }
 
     /// Number of blocks.
-    #[must_use]
     pub fn blocks(self) -> usize {
         1 << (self.block - self.range.prefix_len())
     }
@@ -117,7 +116,6 @@ pub struct PodCidrBlocks {
 impl PodCidrBlocks {
     /// All blocks are free; allocation starts at `begin`. A random `begin` keeps a new process from reusing
     /// the blocks that the previous process allocated last, to Nodes whose creation may still be under way.
-    #[must_use]
     pub fn new(range: PodCidrRange, begin: usize) -> Self {
         let count = range.blocks();
         let begin = begin % count;
@@ -176,7 +174,6 @@ impl PodCidrBlocks {
     }
 
     /// Returns true if any block is promised.
-    #[must_use]
     pub fn has_promises(&self) -> bool {
         !self.promised.is_empty()
     }
@@ -188,19 +185,16 @@ impl PodCidrBlocks {
 
     /// Returns true if another Node has a block of `cidr` too. An allocator that sees all CIDRs allocates no
     /// block twice, so there are two allocators, or one did not see a CIDR.
-    #[must_use]
     pub fn is_shared(&self, cidr: Option<&str>) -> bool {
         self.shared > 0 && self.range.covered(cidr).any(|number| self.owners[number] > 1)
     }
 
     /// Number of blocks that more than one Node has.
-    #[must_use]
     pub fn shared(&self) -> usize {
         self.shared
     }
 
     /// Numbers of taken and free blocks.
-    #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.taken, self.holders.len() - self.taken)
     }

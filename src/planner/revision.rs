@@ -78,7 +78,6 @@ pub enum RevisionError {
 
 impl ResolvedMachine {
     /// Machine of a class with the overrides of one set. Quantities are replaced by resource name.
-    #[must_use]
     pub fn resolve(class: &NodeClassSpec, overrides: Option<&ClassOverrides>) -> Self {
         // Destructured without `..`: each new field of the class has to be handled here.
         let NodeClassSpec {
@@ -113,13 +112,11 @@ impl ResolvedMachine {
     }
 
     /// Group of workers that runs the machine; None if it is not hollow or runs in the operator.
-    #[must_use]
     pub fn hosts(&self) -> Option<&str> {
         self.hollow.as_ref()?.hosts.as_deref()
     }
 
     /// Label value of the hollow machine's API load; None if the machine has no such label.
-    #[must_use]
     pub fn load(&self) -> Option<&'static str> {
         self.hollow.as_ref()?.load?.label()
     }

@@ -46,7 +46,6 @@ pub struct ObservedRollout<'a> {
 }
 
 /// The new rollout status, and the time left until the deadline if nothing changes.
-#[must_use]
 pub fn tick(
     clock: &ProgressDeadline<'_>,
     seen: &ObservedRollout<'_>,
@@ -91,7 +90,6 @@ pub fn tick(
 
 /// Adds Nodes that were given up because they failed to start. Nodes created together fail together, so any
 /// number of them counts as one failure.
-#[must_use]
 pub fn account(
     old: Option<StartFailures>,
     given_up: usize,
@@ -106,7 +104,6 @@ pub fn account(
 }
 
 /// Time left during which no Node is created after these failures.
-#[must_use]
 pub fn back_off(failures: &StartFailures, now: Timestamp) -> Duration {
     let wait = BACKOFF.after(u32::try_from(failures.count).unwrap_or(1).max(1));
     left(failures.last_time.0, wait, now)

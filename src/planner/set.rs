@@ -47,7 +47,6 @@ pub struct Report<'a> {
 }
 
 /// The status to write.
-#[must_use]
 pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let counts = report.plan.counts;
     let waits = waits(report, now);

@@ -52,14 +52,12 @@ pub struct SetWait {
 
 impl SetWait {
     /// A wait of some Nodes.
-    #[must_use]
     pub fn new(reason: &'static str, nodes: usize, message: String) -> Self {
         debug_assert!(WAITS.contains(&reason), "{reason} is a value of a metric's label");
         Self { reason, message, nodes }
     }
 
     /// A wait of the set itself.
-    #[must_use]
     pub fn of_set(reason: &'static str, message: String) -> Self {
         Self::new(reason, 0, message)
     }

@@ -29,7 +29,6 @@ pub enum Initialization {
 }
 
 /// Taints of a new Node besides those of the templates.
-#[must_use]
 pub fn at_birth() -> Vec<Taint> {
     ["NoSchedule", NO_EXECUTE].map(uninitialized).to_vec()
 }
@@ -39,7 +38,6 @@ fn uninitialized(effect: &str) -> Taint {
 }
 
 /// The list to write; None if no taint of ours has to go. Never adds a taint.
-#[must_use]
 pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
     let ours_leaves = |taint: &Taint| {
         taint.key == TAINT_UNINITIALIZED
@@ -70,7 +68,6 @@ pub(super) fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Tain
 }
 
 /// Time of the out-of-service taint; None also if the taint was set without a time.
-#[must_use]
 pub fn out_of_service_since(current: &[Taint]) -> Option<Timestamp> {
     current.iter().find(|taint| is_out_of_service(taint))?.time_added.as_ref().map(|time| time.0)
 }

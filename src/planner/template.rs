@@ -62,7 +62,6 @@ pub struct NodeChange {
 
 impl DesiredTemplate {
     /// Merges the templates of class and set; the set wins for each key.
-    #[must_use]
     pub fn merge(class: Option<&NodeTemplate>, set: Option<&NodeTemplate>) -> Self {
         let mut desired = Self::default();
         for template in [class, set].into_iter().flatten() {
@@ -81,7 +80,6 @@ impl DesiredTemplate {
     }
 
     /// Record for a Node with all of this; None if there is nothing to record.
-    #[must_use]
     pub fn record(&self) -> Option<String> {
         let applied = self.applied();
         if applied == Applied::default() {
@@ -100,7 +98,6 @@ impl DesiredTemplate {
     }
 
     /// A copy with an additional annotation, unless a template has the key already.
-    #[must_use]
     pub fn annotated(&self, key: &str, value: &str) -> Self {
         let mut desired = self.clone();
         desired.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
@@ -108,7 +105,6 @@ impl DesiredTemplate {
     }
 
     /// Change that brings the Node to the desired state; None if the Node has it.
-    #[must_use]
     pub fn change(&self, current: CurrentTemplate<'_>) -> Option<NodeChange> {
         let record = current.annotations.get(ANNOTATION_APPLIED);
         // An unreadable record counts as empty: nothing is removed that might belong to others.
@@ -142,7 +138,6 @@ impl DesiredTemplate {
 }
 
 /// Reserved taints of a template that was stored before the schema refused them; its Nodes do not get them.
-#[must_use]
 pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
     let lasting = template.taints.iter().filter(|taint| taints::is_reserved(&taint.key));
     let startup = template.startup_taints.iter().filter(|taint| taints::is_reserved_at_birth(&taint.key));
@@ -150,7 +145,6 @@ pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
 }
 
 /// Returns true if a Node has the annotation and no template set it.
-#[must_use]
 pub fn is_foreign_annotation(annotations: &LabelMap, key: &str) -> bool {
     let record = annotations.get(ANNOTATION_APPLIED);
     let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();

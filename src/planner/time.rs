@@ -6,25 +6,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 /// `time` plus `span`, at most the last representable time.
-#[must_use]
 pub fn after(time: Timestamp, span: Duration) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 /// `time` minus `span`, at least the first representable time.
-#[must_use]
 pub fn before(time: Timestamp, span: Duration) -> Timestamp {
     time.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
 /// Time from `since` to `now`; zero if the clock went backwards.
-#[must_use]
 pub fn passed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
 /// Remaining part at `now` of `span`, counted from `since`; zero once it is over, and never more than `span`.
-#[must_use]
 pub fn left(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
     span.saturating_sub(passed(since, now))
 }

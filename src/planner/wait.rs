@@ -72,14 +72,12 @@ pub enum NodeWait {
 
 impl NodeWait {
     /// The wait of a drain that is not done.
-    #[must_use]
     pub fn drain(plan: &drain::DrainPlan) -> Self {
         let first = plan.left.first().cloned().unwrap_or_default();
         Self::Draining { first, pods: plan.left.len() }.blocked(plan.blocked.clone())
     }
 
     /// Adds blocked pods to the wait of a drain; other waits stay unchanged.
-    #[must_use]
     pub fn blocked(self, more: Vec<Blockage>) -> Self {
         let mut by = match self {
             _ if more.is_empty() => return self,
@@ -101,7 +99,6 @@ impl NodeWait {
     }
 
     /// Reason for conditions, events and metric labels; few values, in the form of a condition reason.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Blocked { by } => by.first().map_or("Draining", |first| first.obstacle.into()),
@@ -110,7 +107,6 @@ impl NodeWait {
     }
 
     /// Returns true if somebody has to act, so that the wait is worth an event.
-    #[must_use]
     pub const fn needs_somebody(&self) -> bool {
         matches!(self, Self::Blocked { .. } | Self::VolumesAttached { .. } | Self::WriteRefused { .. })
     }
@@ -118,7 +114,6 @@ impl NodeWait {
     /// Update of the condition `kube-node.io/Drained`; None leaves the condition unchanged.
     ///
     /// `reported`: the condition already reports an obstacle. `lasts`: duration of the drain so far.
-    #[must_use]
     pub fn drained(&self, reported: bool, lasts: Duration) -> Option<ConditionUpdate> {
         let message = match self {
             Self::WaitingForMachine

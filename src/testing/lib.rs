@@ -9,8 +9,6 @@
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::missing_panics_doc)]
-// An unused result shows in the test that drops it.
-#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use)]
 
 mod audit;
 mod cluster;

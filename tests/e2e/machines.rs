@@ -2,7 +2,7 @@
 //! when one takes its time to go, and when a drain has to wait for its turn.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt::Debug,
     sync::{Arc, Mutex},
     time::Duration,
@@ -166,7 +166,7 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
         classes: Arc::default(),
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
-        expectations: Default::default(),
+        expectations: HashMap::new().into(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), name, registry).unwrap(),
         metrics: Metrics::register(registry).unwrap(),

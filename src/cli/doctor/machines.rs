@@ -59,7 +59,7 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
     let own = match checks(client).cluster_id().await {
         Ok(own) => own,
-        Err(error) => return vec![found.remove(0), Finding::of("pods", Err(error.into()))],
+        Err(error) => return vec![found.remove(0), Finding::of("pods", Err(error))],
     };
     let (mut clusters, count) = (Vec::new(), found.len());
     match pods(client, LABEL).await {

@@ -44,7 +44,6 @@ impl Explain {
 }
 
 /// Explains the status of a NodeSet.
-#[must_use]
 pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     let status = set.status.clone().unwrap_or_default();
     let (set_name, class) = (name(set), &set.spec.node_class_name);

@@ -100,11 +100,12 @@ fn pin(set: &NodeSet, entry: &Entry) -> Change {
             message: format!("{} skipped rollback (already pinned to revision {entry})", subject(set)),
         };
     }
-    let mut message = format!("{} rolled back to revision {entry}", subject(set));
-    if is_paused(set) {
-        message +=
-            &format!("; it is paused: its nodes follow after `kube-node rollout resume {}`", name(set));
-    }
+    let note = if is_paused(set) {
+        format!("; it is paused: its nodes follow after `kube-node rollout resume {}`", name(set))
+    } else {
+        String::new()
+    };
+    let message = format!("{} rolled back to revision {entry}{note}", subject(set));
     Change { patch: Some(json!({"spec": {"revision": entry.name}})), message }
 }
 

@@ -16,20 +16,17 @@ impl Moment {
     pub const NEVER: Self = Self(Duration::MAX);
 
     /// The current moment.
-    #[must_use]
     pub fn now() -> Self {
         // Linux has this clock since 2.6.39; without it no leadership would hold.
         clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Self::NEVER, |time| Self(time.into()))
     }
 
     /// This moment plus `time`.
-    #[must_use]
     pub const fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(time))
     }
 
     /// Time until `later`; zero if `later` is past.
-    #[must_use]
     pub const fn until(self, later: Self) -> Duration {
         later.0.saturating_sub(self.0)
     }

@@ -60,19 +60,16 @@ impl Timing {
     }
 
     /// Lease duration.
-    #[must_use]
     pub fn lease(self) -> Duration {
         self.lease
     }
 
     /// Lease duration in seconds.
-    #[must_use]
     pub fn lease_seconds(self) -> i32 {
         i32::try_from(self.lease.as_secs()).unwrap_or(i32::MAX)
     }
 
     /// Time limit of one request: a second try must fit within the renew deadline.
-    #[must_use]
     pub fn request_timeout(self) -> Duration {
         self.deadline / 2
     }
@@ -165,26 +162,22 @@ pub struct Elector {
 
 impl Elector {
     /// An elector that knows nothing of the Lease yet.
-    #[must_use]
     pub fn new(identity: String, timing: Timing) -> Self {
         let due = Moment::BEGINNING;
         Self { identity, timing, known: Known::Nothing, others: None, held: None, taken: None, due }
     }
 
     /// End of leadership as far as known; None before the first one.
-    #[must_use]
     pub const fn held(&self) -> Option<Moment> {
         self.held
     }
 
     /// Returns true if this process is a standby and another one may still lead.
-    #[must_use]
     pub fn waits(&self, now: Moment) -> bool {
         self.held.is_none() && self.known != Known::Nothing && !self.others_are_over(now)
     }
 
     /// The next step at `now`.
-    #[must_use]
     pub fn next(&self, now: Moment) -> ElectorStep {
         if let Some(by) = &self.taken {
             return ElectorStep::Lost(Loss::Taken(by.clone()));

@@ -35,13 +35,11 @@ pub struct Fence {
 
 impl Fence {
     /// An open fence, for a process without leader election, which is the only one.
-    #[must_use]
     pub fn open() -> Self {
         Self { until: Arc::new(AtomicU64::new(u64::MAX)) }
     }
 
     /// A closed fence, for a process that does not lead yet.
-    #[must_use]
     pub fn closed() -> Self {
         Self { until: Arc::default() }
     }

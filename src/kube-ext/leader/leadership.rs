@@ -60,7 +60,6 @@ impl Leadership {
     }
 
     /// The fence for all writes of this process.
-    #[must_use]
     pub const fn fence(&self) -> &Fence {
         &self.fence
     }

@@ -76,7 +76,6 @@ pub struct Election {
 impl Election {
     /// Sends no request yet. `client` must not go through the fence of `leadership`, which the election itself
     /// opens.
-    #[must_use]
     pub fn new(client: Client, options: ElectionOptions, leadership: Arc<Leadership>) -> Self {
         Self {
             api: Api::namespaced(client, &options.namespace),

@@ -66,7 +66,6 @@ pub enum WatchError {
 
 impl WatchError {
     /// HTTP status of a refusal.
-    #[must_use]
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Wire(error) => error.code(),

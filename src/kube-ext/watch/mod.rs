@@ -62,7 +62,6 @@ impl Meter for () {
 }
 
 /// Backoff of watches that every controller depends on. Other watches have kube's `DefaultBackoff`.
-#[must_use]
 pub fn vital_backoff() -> ResetTimerBackoff<Backoff> {
     let backoff = Backoff::new(Duration::from_millis(400), Duration::from_secs(5));
     ResetTimerBackoff::new(backoff, Duration::from_secs(30))
@@ -73,7 +72,6 @@ const PAGE: usize = 500;
 
 impl WatchRequest {
     /// URL of a watch from this resource version, or of one with initial events.
-    #[must_use]
     pub fn request(&self, since: Option<&str>, life: Duration) -> String {
         let seconds = life.as_secs();
         let selected = self.selected();
@@ -85,7 +83,6 @@ impl WatchRequest {
     }
 
     /// URL of a list, or of its page after `token`.
-    #[must_use]
     pub fn list(&self, token: Option<&str>) -> String {
         let range = match (self.initial_list, token) {
             (InitialList::Stream, _) => "resourceVersion=0".to_owned(),

@@ -61,7 +61,6 @@ struct Shared<K> {
 }
 
 /// Creates a queue and returns both ends.
-#[must_use]
 pub fn work_queue<K: Eq + Hash + Clone>() -> (WorkQueue<K>, Consumer<K>) {
     let shared = Arc::new(Shared { schedule: Mutex::default(), earlier: Notify::new() });
     (WorkQueue { shared: Arc::clone(&shared) }, Consumer { shared })

@@ -115,7 +115,6 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
     }
 
     /// Due time of the first waiting key.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.first().map(|(due, _)| due)
     }

@@ -43,7 +43,6 @@ impl Image {
     pub const ALL: [Self; 3] = [Self::KubeNode, Self::Pause, Self::Kubemark];
 
     /// Name and tag.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::KubeNode => KUBE_NODE,
@@ -53,7 +52,6 @@ impl Image {
     }
 
     /// Name of the image with another tag.
-    #[must_use]
     pub fn tagged(self, tag: Option<&str>) -> String {
         match (tag, self.name().rsplit_once(':')) {
             (Some(tag), Some((image, _))) => format!("{image}:{tag}"),
@@ -62,7 +60,6 @@ impl Image {
     }
 
     /// File name of the archive without its extension.
-    #[must_use]
     pub fn stem(self) -> &'static str {
         match self {
             Self::KubeNode => "kube-node",

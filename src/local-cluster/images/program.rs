@@ -59,7 +59,6 @@ impl Program {
     }
 
     /// Path of the file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,7 +73,6 @@ impl Program {
     }
 
     /// Architecture in OCI's naming.
-    #[must_use]
     pub fn architecture(&self) -> &'static str {
         self.architecture
     }

@@ -107,7 +107,6 @@ impl Pki {
     }
 
     /// Path of a file in the folder, such as `ca.crt`.
-    #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }

@@ -10,7 +10,6 @@ use crate::procs::ProcessId;
 
 /// Identifies a cluster on this machine: 8 hex digits of the hash of the data folder's path. The link is
 /// named `kn-<id>`, the parent of the cgroups `kube-node-<id>`.
-#[must_use]
 pub fn id_of(data_dir: &Path) -> String {
     let hash = Sha256::digest(data_dir.as_os_str().as_bytes());
     format!("{:08x}", u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
@@ -28,7 +27,6 @@ pub(crate) async fn remove(id: &str) -> anyhow::Result<bool> {
 }
 
 /// Running processes of a data folder's node.
-#[must_use]
 pub fn daemons(data_dir: &Path) -> Vec<(DaemonName, ProcessId)> {
     let Ok(cgroups) = Cgroups::of(&id_of(data_dir)) else { return Vec::new() };
     let processes = cgroups.system_processes().into_iter().filter_map(|pid| {

@@ -38,7 +38,6 @@ impl DaemonName {
     pub const ALL: [Self; 3] = [Self::Containerd, Self::Kubelet, Self::KubeProxy];
 
     /// Name of the program and of its log.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Containerd => "containerd",
@@ -48,7 +47,6 @@ impl DaemonName {
     }
 
     /// Health endpoint that is reachable from the host: a base URL and a path. containerd has none.
-    #[must_use]
     pub fn health(self, network: &Network) -> Option<(String, &'static str)> {
         match self {
             Self::Containerd => None,

@@ -55,7 +55,6 @@ pub enum IdentityError {
 
 impl IdentityError {
     /// Returns true if waiting may help.
-    #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::NoToken(_) | Self::Unanswered { .. } => true,

@@ -63,7 +63,6 @@ pub struct IdentityOptions<P = Folders> {
 
 impl IdentityOptions {
     /// Options with the folders of a pod and the default times.
-    #[must_use]
     pub fn new(node: impl Into<String>, bootstrap: PathBuf, state_dir: PathBuf) -> Self {
         Self::at(node, Folders { bootstrap, state_dir })
     }
@@ -71,7 +70,6 @@ impl IdentityOptions {
 
 impl<P> IdentityOptions<P> {
     /// Options with a credential store and the default times.
-    #[must_use]
     pub fn at(node: impl Into<String>, store: P) -> Self {
         Self { node: node.into(), store, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
     }
@@ -116,7 +114,6 @@ impl<P: CredentialStore> Identity<P> {
     }
 
     /// A client that always uses the newest certificate. Clones share its connections.
-    #[must_use]
     pub fn client(&self) -> Client {
         self.rotating.client()
     }

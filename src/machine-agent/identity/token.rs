@@ -75,7 +75,6 @@ pub async fn request(
 
 /// Bootstrap kubeconfig of a machine. `server` is the URL at which the machine reaches the API server, `ca`
 /// the certificate authority of the API server (PEM).
-#[must_use]
 pub fn bootstrap_kubeconfig(server: &str, ca: &str, token: &Token) -> String {
     let ca: Value = serde_json::to_value(ByteString(ca.as_bytes().to_vec())).unwrap_or_default();
     // JSON is YAML.

@@ -46,7 +46,6 @@ pub enum Address {
 
 impl Address {
     /// Returns true if only this machine can reach the address.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),

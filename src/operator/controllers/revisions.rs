@@ -66,7 +66,6 @@ struct CachedRevision {
 
 impl Revisions {
     /// Revisions stored in `namespace`.
-    #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), cached: Mutex::default() }
     }

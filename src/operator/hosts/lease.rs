@@ -11,7 +11,6 @@ use kube_node_cache::View;
 const PREFIX: &str = "hollow-host";
 
 /// Name of a worker's Lease.
-#[must_use]
 pub fn lease_name(group: &str, host: &str) -> String {
     format!("{PREFIX}.{group}.{host}")
 }

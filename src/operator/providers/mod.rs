@@ -75,7 +75,6 @@ pub struct MachineId {
 
 impl MachineId {
     /// The identity of a Node's machine.
-    #[must_use]
     pub fn of(node: &NodeView) -> Self {
         Self { uid: Arc::clone(&node.uid), node: Arc::clone(&node.name) }
     }
@@ -163,7 +162,6 @@ impl ProviderError {
     }
 
     /// Reason for conditions, events and metric labels.
-    #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "InvalidMachine",
@@ -176,7 +174,6 @@ impl ProviderError {
     }
 
     /// Returns true if nothing but room is missing.
-    #[must_use]
     pub const fn is_out_of_resources(&self) -> bool {
         matches!(self, Self::OutOfResources(_) | Self::Full(_))
     }
@@ -184,7 +181,6 @@ impl ProviderError {
     /// Requeue delay. An invalid machine waits for a change of its class, and is retried only now and then.
     /// Room and missing objects come from others, unannounced except by a full process. `None` leaves the
     /// delay to the Node's own back-off.
-    #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Invalid(_) | Self::Full(_) => Some(Duration::from_mins(10)),

@@ -76,7 +76,6 @@ impl Account {
     pub const ALL: [Self; 2] = [Self::Pods, Self::Hollow];
 
     /// Name of the `ServiceAccount`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pods => names::MACHINE_SERVICE_ACCOUNT,
@@ -85,7 +84,6 @@ impl Account {
     }
 
     /// User name of the `ServiceAccount`.
-    #[must_use]
     pub fn user(self) -> String {
         format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, self.name())
     }
@@ -132,17 +130,14 @@ enum Requester<'a> {
 }
 
 /// The Node to read before [`decide`]; None if no Node would change the decision.
-#[must_use]
 pub fn node_of(request: &CertificateRequest) -> Option<&str> {
     match requester(request) {
-        Requester::Token(_, Ok((node, _))) => Some(node),
-        Requester::Node(node) => Some(node),
+        Requester::Token(_, Ok((node, _))) | Requester::Node(node) => Some(node),
         Requester::Token(_, Err(_)) | Requester::Other => None,
     }
 }
 
 /// Decides on a request; `node` is the Node that [`node_of`] named, None if it does not exist.
-#[must_use]
 pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision {
     let checked = match requester(request) {
         Requester::Other => return CsrDecision::Ignore,

@@ -52,7 +52,6 @@ pub struct Trouble<'a> {
 
 impl Trouble<'_> {
     /// Returns true if capacity or quota is missing; cluster-autoscaler tells such failures from others.
-    #[must_use]
     pub fn is_out_of_resources(&self) -> bool {
         OUT_OF_RESOURCES.contains(&self.reason)
     }
@@ -110,7 +109,6 @@ impl GroupNode<'_> {
 /// minimum size. Without an instance cluster-autoscaler would find the group's size wrong, ask to lower it,
 /// and at the refusal end its loop for all groups (`fixNodeGroupSize` in its source). For an instance that
 /// never starts cluster-autoscaler checks the minimum size itself and leaves the instance alone.
-#[must_use]
 pub fn instances<'a>(
     group: &str,
     snapshot: &SetSnapshot,
@@ -153,7 +151,6 @@ pub fn instances<'a>(
 }
 
 /// The group of a placeholder; None for any other providerID.
-#[must_use]
 pub fn placeholder_group(id: &str) -> Option<&str> {
     let (group, number) = id.strip_prefix(PLACEHOLDER)?.split_once('/')?;
     number.parse::<usize>().ok().map(|_| group)
@@ -166,7 +163,6 @@ fn has_failed(machine: &GroupNode<'_>, now: Timestamp) -> bool {
 }
 
 /// Number of Nodes that stay, with `coming` pending creations.
-#[must_use]
 pub fn staying(snapshot: &SetSnapshot, machines: &[GroupNode<'_>], coming: usize) -> usize {
     coming + machines.iter().filter(|machine| !machine.goes(&snapshot.victims)).count()
 }
@@ -176,7 +172,6 @@ pub fn staying(snapshot: &SetSnapshot, machines: &[GroupNode<'_>], coming: usize
 /// During a rollout the surge stays when the replicas grow: new Nodes come for the added replicas and for the
 /// next outdated Nodes. Computed from the machines alone, the target would be one too small after a scale-up
 /// during a rollout, and cluster-autoscaler would request the scale-up again.
-#[must_use]
 pub fn target_size(
     snapshot: &SetSnapshot,
     machines: &[GroupNode<'_>],

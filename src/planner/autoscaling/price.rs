@@ -42,7 +42,6 @@ pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64,
 
 /// Minimum price of a pod: the cheapest share of a node, by the pod's scarcest resource. 0 if no node with a price has
 /// all requested resources: an error would exclude every group from cluster-autoscaler's choice for this pod.
-#[must_use]
 pub fn least_pod_price(pod: &Pod, prices: &[ClassPrice<'_>], hours: f64) -> f64 {
     let requests = requests(pod);
     let shares = prices.iter().filter_map(|price| Some(price.an_hour * share(&requests, price.capacity)?));

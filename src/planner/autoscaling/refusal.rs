@@ -35,19 +35,16 @@ impl ScaleRefusal {
     }
 
     /// The group does not exist.
-    #[must_use]
     pub fn no_group(id: &str) -> Self {
         Self::new(Code::NotFound, format!("there is no NodeSet {id} with spec.autoscaling"))
     }
 
     /// The Node belongs to another group, or to none.
-    #[must_use]
     pub fn foreign(node: &str, set: &str) -> Self {
         Self::new(Code::InvalidArgument, format!("node {node} is not of NodeSet {set}"))
     }
 
     /// The call names too many Nodes.
-    #[must_use]
     pub fn too_many(requested: usize) -> Self {
         let message = format!("{requested} nodes in one call: at most {MOST_VICTIMS}");
         Self::new(Code::ResourceExhausted, message)
@@ -60,7 +57,6 @@ impl ScaleRefusal {
     }
 
     /// No class has a price.
-    #[must_use]
     pub fn no_prices() -> Self {
         Self::new(Code::Unimplemented, "no NodeClass has a spec.price")
     }

@@ -111,13 +111,11 @@ pub struct ScaleRequest {
 
 impl ScaleRequest {
     /// A request for a number of Nodes: applied twice, it would count twice.
-    #[must_use]
     pub fn of_number() -> Self {
         Self::default()
     }
 
     /// A request for named Nodes: a Node that is already a victim is not counted again.
-    #[must_use]
     pub fn of_names() -> Self {
         Self { repeatable: true, ..Self::default() }
     }

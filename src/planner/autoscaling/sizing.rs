@@ -16,7 +16,6 @@ pub struct ReplicaChange {
 
 impl ReplicaChange {
     /// Returns true if the set already has this change; a later read may find it applied.
-    #[must_use]
     pub fn is_done(&self, snapshot: &SetSnapshot) -> bool {
         snapshot.replicas == self.replicas && snapshot.victims.is_superset(&self.victims)
     }
@@ -144,15 +143,12 @@ pub fn delete(
     let SetSnapshot { bounds, replicas, .. } = *snapshot;
     let above = staying.saturating_sub(usize::try_from(replicas).unwrap_or(0));
     let fewer = i32::try_from(new.saturating_sub(above)).ok().and_then(|fewer| replicas.checked_sub(fewer));
-    match fewer.filter(|fewer| *fewer >= bounds.min.max(0) || *fewer == replicas) {
-        Some(replicas) => Ok(Some(ReplicaChange { replicas, victims })),
-        None => {
-            let min = bounds.min;
-            let message =
-                format!("{replicas} replicas without {new} nodes are fewer than minReplicas ({min})");
-            Err(ScaleRefusal::new(Code::FailedPrecondition, message))
-        }
+    if let Some(replicas) = fewer.filter(|fewer| *fewer >= bounds.min.max(0) || *fewer == replicas) {
+        return Ok(Some(ReplicaChange { replicas, victims }));
     }
+    let message =
+        format!("{replicas} replicas without {new} nodes are fewer than minReplicas ({})", bounds.min);
+    Err(ScaleRefusal::new(Code::FailedPrecondition, message))
 }
 
 /// Gives up replicas that never got a working machine, and never falls below the minimum. Replicas without a Node go

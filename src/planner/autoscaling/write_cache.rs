@@ -32,7 +32,6 @@ pub struct SetSnapshot {
 
 impl SetSnapshot {
     /// Snapshot of a set; None if the set is no node group: it has no `spec.autoscaling`, or it is being deleted.
-    #[must_use]
     pub fn of(set: &NodeSet) -> Option<Self> {
         let metadata = &set.metadata;
         let autoscaling = set.spec.autoscaling.as_ref()?;
@@ -50,7 +49,6 @@ impl SetSnapshot {
 }
 
 /// UIDs of the victims in the annotations of a set.
-#[must_use]
 pub fn victims(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
     let text = annotations.and_then(|annotations| annotations.get(ANNOTATION_VICTIMS));
     text.into_iter()
@@ -61,7 +59,6 @@ pub fn victims(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<Strin
 }
 
 /// Annotation value for the victims; None without victims.
-#[must_use]
 pub fn record(victims: &BTreeSet<String>) -> Option<String> {
     let text = victims.iter().map(String::as_str).collect::<Vec<_>>().join(",");
     Some(text).filter(|text| !text.is_empty())
@@ -77,7 +74,6 @@ pub struct WriteCache {
 impl WriteCache {
     /// State of the set: as the watch shows it, or newer if this process knows more. None while a write has
     /// an unknown outcome.
-    #[must_use]
     pub fn current<'a>(&'a self, shown: &'a SetSnapshot) -> Option<&'a SetSnapshot> {
         if self.unsettled.as_ref().is_some_and(|open| open.uid == shown.uid) {
             return None;
@@ -99,14 +95,12 @@ impl WriteCache {
     }
 
     /// The state on which a write without a response was made.
-    #[must_use]
     pub const fn unsettled(&self) -> Option<&SetSnapshot> {
         self.unsettled.as_ref()
     }
 
     /// Returns true if the write without a response can have no further effect: its precondition is a
     /// resource version that the live set no longer has.
-    #[must_use]
     pub fn settles(&self, live: &SetSnapshot) -> bool {
         self.unsettled.as_ref().is_none_or(|open| open.uid != live.uid || open.version != live.version)
     }

@@ -151,7 +151,6 @@ struct Planner<'w, 'm, 'a> {
 }
 
 /// Plans one reconciliation of a set with the Nodes `members` and `expected` pending creations.
-#[must_use]
 pub fn decide<'a>(
     desired: &DesiredState<'_>,
     members: &[NodeState<'a>],

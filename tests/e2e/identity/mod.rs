@@ -8,7 +8,7 @@ mod stolen;
 mod stolen_hollow;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
@@ -129,7 +129,7 @@ impl Stage {
             classes: Arc::default(),
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
-            expectations: Default::default(),
+            expectations: HashMap::new().into(),
             drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
             metrics: Metrics::register(&registry).unwrap(),

@@ -81,7 +81,8 @@ fn control(kind: u16, mut body: Bytes, last: bool) -> io::Result<Frame> {
         SYN_STREAM => {
             let stream = body.try_get_u32()? & 0x7fff_ffff;
             // Associated stream, priority and slot.
-            (body.try_get_u32()?, body.try_get_u16()?);
+            body.try_get_u32()?;
+            body.try_get_u16()?;
             Frame::Open { stream, headers: body, last }
         }
         RST_STREAM => Frame::Reset(body.try_get_u32()? & 0x7fff_ffff),

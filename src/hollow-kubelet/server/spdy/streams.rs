@@ -88,10 +88,10 @@ impl Sink {
     /// The sending end as a writer of bytes; its shutdown does not end the stream.
     pub fn into_writer(self) -> impl AsyncWrite + Unpin {
         let Self { stream, to } = self;
-        let framed =
+        let to_frame =
             move |data: Bytes| future::ok::<_, PollSendError<Bytes>>(frame::data(stream, &data, false));
         let frames =
-            PollSender::new(to).with(framed).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
+            PollSender::new(to).with(to_frame).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
         SinkWriter::new(CopyToBytes::new(frames))
     }
 

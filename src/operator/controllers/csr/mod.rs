@@ -36,7 +36,6 @@ pub struct Approver {
 
 impl Approver {
     /// Returns an approver and the queue for [`Self::run`]. [`Self::watch`] fills the queue.
-    #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
         let approver = Arc::new(Self { context, csrs: Arc::default(), requests });

@@ -67,7 +67,6 @@ pub struct NodeController {
 
 impl NodeController {
     /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
-    #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<Key>) {
         let (requests, queue) = work_queue();
         let granted = requests.clone();

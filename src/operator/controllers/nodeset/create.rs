@@ -102,7 +102,9 @@ impl NodeSetController {
         }
         let names: Vec<String> = (0..count).map(|_| self.new_name(&observed.name)).collect();
         let expectations = all.entry(observed.name.clone()).or_default();
-        names.iter().for_each(|name| expectations.creating(name));
+        for name in &names {
+            expectations.creating(name);
+        }
         names
     }
 

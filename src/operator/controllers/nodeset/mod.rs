@@ -119,7 +119,9 @@ impl NodeSetController {
     }
 
     fn enqueue(&self, sets: &[Arc<CachedNodeSet>]) {
-        sets.iter().for_each(|set| self.requests.add(set.key()));
+        for set in sets {
+            self.requests.add(set.key());
+        }
     }
 
     /// Reads or changes the record of a set's failed writes.

@@ -51,7 +51,6 @@ pub struct Credentials {
 impl Credentials {
     /// The Secret `name`. `client` leads to the operator's own cluster; writes to the hosting cluster go
     /// through `fence`. With `insecure` the server need not be verified.
-    #[must_use]
     pub fn new(client: &Client, namespace: &str, name: &str, fence: &Fence, insecure: bool) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), namespace),

@@ -23,7 +23,6 @@ pub enum Health {
 }
 
 /// Returns the health of a pod.
-#[must_use]
 pub fn of(pod: &Pod) -> Health {
     let Some(status) = &pod.status else { return Health::Starting };
     match status.phase.as_deref() {
@@ -44,7 +43,6 @@ pub fn of(pod: &Pod) -> Health {
 }
 
 /// Last end of a container that runs again. The kubelet restarts it so soon that its end may never be observed.
-#[must_use]
 pub fn last_end(pod: &Pod) -> Option<Trouble> {
     let again = containers(pod.status.as_ref()?)
         .filter(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()));
