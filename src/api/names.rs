@@ -68,9 +68,9 @@ pub const OPERATOR_LEASE: &str = "kube-node-operator";
 /// Name in cluster-autoscaler's client certificate, as `up` and the chart issue it; the autoscaler server
 /// admits this name.
 pub const AUTOSCALER_CLIENT: &str = "cluster-autoscaler";
-/// Namespace of machines that are pods, and of the objects that they start with.
+/// Namespace of kubemark machines, and of the objects that they start with.
 pub const MACHINE_NAMESPACE: &str = "kubemark";
-/// ServiceAccount of machines that are pods; it may only request certificates.
+/// ServiceAccount of kubemark machines; it may only request certificates.
 pub const MACHINE_SERVICE_ACCOUNT: &str = "kube-node-machine";
 /// ServiceAccount of hollow machines with a dedicated identity; it may only request certificates.
 pub const HOLLOW_MACHINE_SERVICE_ACCOUNT: &str = "kube-node-hollow-machine";

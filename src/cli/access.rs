@@ -66,7 +66,7 @@ impl ClusterArgs {
                 }
             }
         };
-        Access::new(kubeconfig.as_deref(), self.context.as_deref()).await?.reached().await
+        Access::new(kubeconfig.as_deref(), self.context.as_deref()).await?.connected().await
     }
 
     fn source(&self, variable: Option<OsString>, default: Option<Layout>) -> anyhow::Result<Source> {

@@ -31,7 +31,7 @@ impl Completion {
         clap_complete::generate(self.shell, &mut program(), name, &mut script);
         let registered = |name: &str| format!("-o default {name}\n");
         let script = String::from_utf8(script)?.replace(&registered(FOR_BASH), &registered(NAME));
-        super::say(script.trim_end());
+        super::print_line(script.trim_end());
         Ok(())
     }
 }

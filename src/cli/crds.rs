@@ -19,7 +19,7 @@ impl Crds {
         for crd in kube_node_api::crds() {
             let yaml = serde_norway::to_string(&crd).context("the definition does not serialise")?;
             match &self.output_dir {
-                None => super::say(format_args!("---\n{}", yaml.trim_end())),
+                None => super::print_line(format_args!("---\n{}", yaml.trim_end())),
                 Some(dir) => {
                     let file = dir.join(format!("{}.yaml", crd.spec.names.plural));
                     fs::write(

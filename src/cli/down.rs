@@ -26,7 +26,7 @@ impl Down {
     pub async fn run(self) -> anyhow::Result<()> {
         let layout = Layout::new(self.data_dir.as_deref())?;
         let Some(state) = layout.load()? else {
-            super::say(format_args!("There is no cluster in {}.", layout.dir().display()));
+            super::print_line(format_args!("There is no cluster in {}.", layout.dir().display()));
             return Ok(());
         };
         let supervisor = supervisor(&state);
@@ -40,7 +40,7 @@ impl Down {
         let leftovers = layout.stop_leftovers(&lock).await?;
         let dir = layout.dir().display();
         let state = if supervisor.is_some() || leftovers > 0 { "has ended" } else { "was not running" };
-        super::say(format_args!("The cluster in {dir} {state}."));
+        super::print_line(format_args!("The cluster in {dir} {state}."));
         if self.delete {
             fs::remove_dir_all(layout.dir()).with_context(|| format!("cannot delete {dir}"))?;
         }

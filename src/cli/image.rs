@@ -95,7 +95,7 @@ impl Image {
             let written = images::write(image, self.tag.as_deref(), &Layer::build(image, contents)?, &path)?;
             let images::Written { name, digest, path, bytes } = written;
             let size = bytes as f64 / 1e6;
-            super::say(format_args!("{}  {size:.1} MB  {name}  {digest}", path.display()));
+            super::print_line(format_args!("{}  {size:.1} MB  {name}  {digest}", path.display()));
         }
         Ok(())
     }

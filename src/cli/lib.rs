@@ -40,7 +40,7 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use futures::{FutureExt, TryFutureExt};
-use kube_ext::process::{block_on, say};
+use kube_ext::process::{block_on, print_line};
 use machine_agent::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
 
 /// Output format.

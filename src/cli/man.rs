@@ -22,7 +22,7 @@ impl Man {
         let failed = || format!("cannot write the pages to {}", dir.display());
         fs::create_dir_all(dir).with_context(failed)?;
         clap_mangen::generate_to(program(), dir).with_context(failed)?;
-        super::say(format_args!("Written: man {}/kube-node.1", dir.display()));
+        super::print_line(format_args!("Written: man {}/kube-node.1", dir.display()));
         Ok(())
     }
 }

@@ -37,10 +37,10 @@ pub struct Operator {
     /// Prefix of providerIDs; the provider's name when absent, empty to leave them to a cloud-controller-manager
     #[arg(long, value_name = "PREFIX")]
     provider_id_prefix: Option<String>,
-    /// Image of kube-node for machines that are pods
+    /// Image of kube-node for kubemark machines
     #[arg(long, value_name = "IMAGE", env = "KUBE_NODE_IMAGE", default_value = images::KUBE_NODE)]
     machine_image: String,
-    /// URL of the API server for machines that are pods; the operator's own URL when absent
+    /// URL of the API server for kubemark machines; the operator's own URL when absent
     #[arg(long, value_name = "URL")]
     machine_api_server: Option<String>,
     /// Accept credentials of a NodeClass whose kubeconfig has a server without TLS or skips its verification
@@ -91,7 +91,7 @@ struct AutoscalerArgs {
     /// Private key of the server for cluster-autoscaler
     #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
     autoscaler_key: Option<PathBuf>,
-    /// Certificate authority of the clients that may call
+    /// CA of the allowed clients
     #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
     autoscaler_client_ca: Option<PathBuf>,
     /// Common name, DNS name or URI in the certificate of a client that may call; may be repeated

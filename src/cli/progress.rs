@@ -13,7 +13,7 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher::watch_object},
 };
-use kube_ext::{error::refusal, process::say};
+use kube_ext::{error::refusal, process::print_line};
 use kube_node_api::{GoDuration, NodeSet};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -77,7 +77,7 @@ pub(super) async fn follow(
         bail!("timed out after {limit}: {last}");
     };
     drop(display);
-    say(done?);
+    print_line(done?);
     Ok(())
 }
 
@@ -147,7 +147,7 @@ impl Display {
             let (now, text) = (Instant::now(), waiting.text());
             let is_news = |(at, last): &(Instant, String)| *last != text && now - *at >= self.line_interval;
             if self.printed.as_ref().is_none_or(is_news) {
-                say(&text);
+                print_line(&text);
                 self.printed = Some((now, text));
             }
         }
@@ -158,7 +158,7 @@ impl Display {
     fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => say(text),
+            None => print_line(text),
         }
     }
 }

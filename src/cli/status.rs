@@ -61,7 +61,7 @@ impl Status {
         let layout = Layout::new(self.data_dir.as_deref())?;
         let report = report(&layout).await?;
         match self.output {
-            Output::Json => super::say(serde_json::to_string_pretty(&report)?),
+            Output::Json => super::print_line(serde_json::to_string_pretty(&report)?),
             Output::Text => print(&report),
         }
         Ok(if report.running { ExitCode::SUCCESS } else { ExitCode::from(NOT_RUNNING) })
@@ -139,25 +139,25 @@ fn print(report: &Report) {
     let Report { running, data_dir, kubeconfig, reached_at, kubernetes_version, components, nodes } = report;
     let state = if *running { "running" } else { "not running" };
     let version = kubernetes_version.as_ref().map_or_else(String::new, |it| format!(", Kubernetes {it}"));
-    super::say(format_args!("Cluster      {state}{version}"));
-    super::say(format_args!("Data         {}", data_dir.display()));
-    super::say(format_args!("Kubeconfig   {}", kubeconfig.display()));
+    super::print_line(format_args!("Cluster      {state}{version}"));
+    super::print_line(format_args!("Data         {}", data_dir.display()));
+    super::print_line(format_args!("Kubeconfig   {}", kubeconfig.display()));
     for url in reached_at {
-        super::say(format_args!("Reached at   {url}"));
+        super::print_line(format_args!("Reached at   {url}"));
     }
     if let Some((ready, wanted)) = nodes {
-        super::say(format_args!("Nodes        {ready} of {wanted} Ready"));
+        super::print_line(format_args!("Nodes        {ready} of {wanted} Ready"));
     }
     if components.is_empty() {
         return;
     }
-    super::say("");
-    super::say(format_args!("{:<24} {:>8} {:>9}  {:<28} HEALTH", "COMPONENT", "PID", "MEMORY", "ADDRESS"));
+    super::print_line("");
+    super::print_line(format_args!("{:<24} {:>8} {:>9}  {:<28} HEALTH", "COMPONENT", "PID", "MEMORY", "ADDRESS"));
     let dash = || "-".to_owned();
     for Row { name, pid, health, resident_bytes, address } in components {
         let pid = pid.map_or_else(dash, |pid| pid.to_string());
         let memory = resident_bytes.map_or_else(dash, |bytes| format!("{} MiB", bytes >> 20));
         let address = address.as_deref().unwrap_or("-");
-        super::say(format_args!("{name:<24} {pid:>8} {memory:>9}  {address:<28} {health}"));
+        super::print_line(format_args!("{name:<24} {pid:>8} {memory:>9}  {address:<28} {health}"));
     }
 }

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     access::ClusterArgs,
-    say,
+    print_line,
     set_status::{condition, degraded, delay},
     table::{Table, terminal_size},
     text::{age, age_or_dash},
@@ -78,7 +78,7 @@ impl Top {
             Some(ended) = watches.join_next() => ended??,
         }
         if self.once || terminal_size().is_none() {
-            say(shown.text(None, Timestamp::now(), None));
+            print_line(shown.text(None, Timestamp::now(), None));
         } else {
             shown.draw(&client, every).await?;
         }
@@ -133,7 +133,7 @@ impl Shown {
             silent_since = if matches!(answer, Ok(Ok(_))) { None } else { silent_since.or(Some(now)) };
         }
         drop(screen);
-        say(self.text(terminal_size().map(|(width, _)| (width, usize::MAX)), Timestamp::now(), None));
+        print_line(self.text(terminal_size().map(|(width, _)| (width, usize::MAX)), Timestamp::now(), None));
         Ok(())
     }
 

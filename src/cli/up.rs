@@ -53,7 +53,7 @@ pub struct Up {
     /// Further address of this machine at which kube-apiserver is reached, at the same port; may be repeated
     ///
     /// For machines in another cluster and for other clients. The server's certificate contains the address.
-    /// Machines that are pods use the first address.
+    /// Kubemark machines use the first address.
     #[arg(long, value_name = "ADDRESS")]
     listen_address: Vec<IpAddr>,
     /// Do not start the operator, without which nothing turns a NodeSet into nodes; run one yourself
@@ -141,8 +141,8 @@ impl Up {
         progress.finish();
         if let Some(Ok(nodes)) = &launched {
             if !self.detached {
-                super::say(summary(&layout, *nodes, self.without_operator, self.autoscaler_server));
-                super::say("Ctrl-C ends it.");
+                super::print_line(summary(&layout, *nodes, self.without_operator, self.autoscaler_server));
+                super::print_line("Ctrl-C ends it.");
             }
             stop.cancelled().await;
         }
@@ -200,7 +200,7 @@ impl Up {
             sleep(POLL).await;
         }
         let nodes = if self.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
-        super::say(summary(&layout, nodes, self.without_operator, self.autoscaler_server));
+        super::print_line(summary(&layout, nodes, self.without_operator, self.autoscaler_server));
         Ok(())
     }
 }

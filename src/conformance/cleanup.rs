@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube_ext::{
     objects::{delete, read},
-    process::say,
+    process::print_line,
 };
 use kube_node_api::names::LABEL_NODE_CONTROLLER;
 
@@ -32,7 +32,7 @@ pub(super) async fn clean_up(run: &TestRun) -> anyhow::Result<()> {
             run.free(node).await?;
         }
         let names = names.join(", ");
-        say(format_args!("Took the finalizer off {names} by force: their machines may still exist."));
+        print_line(format_args!("Took the finalizer off {names} by force: their machines may still exist."));
     }
     let nobody = manifests::of_nobody(name);
     delete(&run.classes, name).await?;

@@ -18,7 +18,7 @@ use kube::{
 use kube_ext::{
     call::{ApiError, call},
     objects::{self, list},
-    process::say,
+    process::print_line,
 };
 use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
 use parking_lot::Mutex;
@@ -108,7 +108,7 @@ impl TestRun {
     }
 
     pub(super) fn introduce(&self) {
-        say(format_args!(
+        print_line(format_args!(
             "NodeController {}, by NodeClass and NodeSet {} (a copy of {}) with {} nodes",
             self.controller(),
             self.name,
@@ -119,7 +119,7 @@ impl TestRun {
 
     /// Adds the outcome of a clause and prints its line.
     fn report(&self, clause: Clause, outcome: Outcome, observation: &str) {
-        say(self.report.lock().line(clause, outcome, observation));
+        print_line(self.report.lock().line(clause, outcome, observation));
     }
 
     pub(super) fn pass(&self, clause: Clause, seen: impl AsRef<str>) {
@@ -152,7 +152,7 @@ impl TestRun {
     /// Prints the summary line. Returns true if no clause is broken.
     pub(super) fn summarize(&self) -> bool {
         let report = self.report.lock();
-        say(report.summary());
+        print_line(report.summary());
         report.passed()
     }
 

@@ -20,7 +20,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 /// Prints a line of the result. `println!` panics when the reader, such as `head`, has closed the pipe.
-pub fn say(line: impl Display) {
+pub fn print_line(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 

@@ -64,7 +64,7 @@ impl Addresses {
         self.further.iter().map(|&address| self.apiserver_at(address)).collect()
     }
 
-    /// URL of kube-apiserver for machines that are pods, where 127.0.0.1 is the pod itself: the first further
+    /// URL of kube-apiserver for kubemark machines, where 127.0.0.1 is the pod itself: the first further
     /// address, which pods of this cluster's real node and pods of other clusters can reach, else the host's
     /// address on the real node's link.
     pub(super) fn for_machines(&self) -> Option<String> {

@@ -79,7 +79,7 @@ impl Access {
     }
 
     /// Returns the client once the API server has answered.
-    pub async fn reached(&self) -> anyhow::Result<Client> {
+    pub async fn connected(&self) -> anyhow::Result<Client> {
         let client = self.client()?;
         self.preflight(&client, "").reach().await?;
         Ok(client)

@@ -55,7 +55,7 @@ pub struct Options {
     pub pod_cidrs: Option<PodCidrRange>,
     /// Prefix of providerIDs.
     pub provider_id_prefix: ProviderIdPrefix,
-    /// The operator's own image, for machines that are pods.
+    /// The operator's own image, for kubemark machines.
     pub machine_image: String,
     /// URL of the API server for machines; None: the operator's URL.
     pub machine_api_server: Option<String>,

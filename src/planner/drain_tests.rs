@@ -141,13 +141,13 @@ proptest! {
             }
             prop_assert!(plan.bound.contains(&pod.id));
             prop_assert!(!forced || over);
-            let kept = pod.opted_out
+            let remaining = pod.opted_out
                 || (pod.empty_dir && policy.delete_empty_dir_data == Some(false))
                 || (pod.fate == Fate::Ends && policy.unmanaged_pods == Some(UnmanagedPods::Keep));
             if evicted {
-                prop_assert!(!kept && !over && pod.gone_by.is_none() && Some(pod.priority) == lowest);
+                prop_assert!(!remaining && !over && pod.gone_by.is_none() && Some(pod.priority) == lowest);
             }
-            prop_assert!(!blocked || (kept && !over));
+            prop_assert!(!blocked || (remaining && !over));
             if plan.left.contains(&pod.id) && pod.gone_by.is_none() {
                 prop_assert!(evicted || forced || blocked || Some(pod.priority) > lowest);
             }

@@ -48,7 +48,7 @@ impl Expectations {
     }
 
     /// The API server refused the deletion for good.
-    pub fn kept(&mut self, name: &str) {
+    pub fn not_deleted(&mut self, name: &str) {
         self.deletions.remove(name);
     }
 

@@ -133,8 +133,8 @@ mod tests {
             let state = [Initialization::Awaited, Initialization::Registered, Initialization::Ready][state];
             let others: Vec<Taint> = keys.iter().map(|key| taint(key, "NoSchedule")).collect();
             let left = advance(&born(&others), state).unwrap_or_else(|| born(&others));
-            let kept: Vec<Taint> = left.iter().filter(|t| t.key != TAINT_UNINITIALIZED).cloned().collect();
-            prop_assert_eq!(kept, others);
+            let remaining: Vec<Taint> = left.iter().filter(|t| t.key != TAINT_UNINITIALIZED).cloned().collect();
+            prop_assert_eq!(remaining, others);
             prop_assert_eq!(advance(&left, state), None);
         }
     }

@@ -1,4 +1,4 @@
-//! Machines that are pods, as far as they go without a kubelet that would run them: what is created, what is told, and
+//! Kubemark machines, as far as they go without a kubelet that would run them: what is created, what is told, and
 //! that nothing is left. `tests/real_node` has the rest.
 
 use std::collections::BTreeMap;

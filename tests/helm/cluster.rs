@@ -125,7 +125,7 @@ type Living = (String, String, Timestamp);
 pub struct Fleet {
     /// Machines in the operator's process.
     pub hollow: Fixture,
-    /// Machines that are pods.
+    /// Kubemark machines.
     pub pods: Fixture,
     nodes: Vec<Living>,
 }

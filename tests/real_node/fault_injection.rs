@@ -1,4 +1,4 @@
-//! Failures on purpose, of machines that are pods.
+//! Failures on purpose, of kubemark machines.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, runtime::watcher};

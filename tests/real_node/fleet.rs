@@ -1,4 +1,4 @@
-//! The commands that `kubemark-cluster` had, with machines that are pods.
+//! The commands that `kubemark-cluster` had, with kubemark machines.
 
 use crate::CLUSTER;
 use std::process::{Command, Output};

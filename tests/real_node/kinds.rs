@@ -1,4 +1,4 @@
-//! The two images of machines that are pods, and what is looked at of such a machine.
+//! The two images of kubemark machines, and what is looked at of such a machine.
 
 use std::{collections::HashSet, fs, time::Duration};
 

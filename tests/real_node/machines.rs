@@ -1,4 +1,4 @@
-//! What happens to machines that are pods. Each test runs for both images, by the same body.
+//! What happens to kubemark machines. Each test runs for both images, by the same body.
 
 use std::{
     collections::HashSet,

@@ -1,4 +1,4 @@
-//! `provisioning` of machines that are pods: files, versions, and commands before the start.
+//! `provisioning` of kubemark machines: files, versions, and commands before the start.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! The real node reboots under machines that are pods.
+//! The real node reboots under kubemark machines.
 
 use std::{collections::BTreeMap, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What keeps machines that are pods from working: each is named on Node and set, and others go on.
+//! What keeps kubemark machines from working: each is named on Node and set, and others go on.
 
 use local_cluster::images;
 use serde_json::json;

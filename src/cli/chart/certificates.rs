@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
-use kube_ext::{objects, process::say};
+use kube_ext::{objects, process::print_line};
 use local_cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE};
 use serde_json::json;
 use time::OffsetDateTime;
@@ -52,13 +52,13 @@ impl Certificates {
         let caller = read(client, &self.client_namespace, &self.client_secret).await?;
         let names: Vec<&str> = self.server_name.iter().map(String::as_str).collect();
         let Some(flaw) = flaw(&server, &caller, &names, OffsetDateTime::now_utc()) else {
-            say("The certificates are kept.");
+            print_line("The certificates are kept.");
             return Ok(());
         };
         let all = AutoscalerCertificates::make(&names)?;
         fill(client, &server, &all.ca, &all.server).await?;
         fill(client, &caller, &all.ca, &all.client).await?;
-        say(format_args!("Certificates are made: {flaw}."));
+        print_line(format_args!("Certificates are made: {flaw}."));
         Ok(())
     }
 }
@@ -140,16 +140,16 @@ mod tests {
         let now = OffsetDateTime::now_utc();
         let (server, client) = make();
         assert_eq!(flaw(&server, &client, &["b.svc", "a.svc"], now), None);
-        let says = |server: &Secret, client: &Secret, names: &[&str], now| {
+        let certificates_of = |server: &Secret, client: &Secret, names: &[&str], now| {
             flaw(server, client, names, now).expect("a flaw")
         };
-        assert_eq!(says(&Secret::default(), &client, &["a.svc"], now), "there are none yet");
-        assert!(says(&server, &make().1, &["a.svc"], now).ends_with("two authorities"));
-        assert!(says(&server, &client, &["a.svc", "c.svc"], now).ends_with("is not for c.svc"));
+        assert_eq!(certificates_of(&Secret::default(), &client, &["a.svc"], now), "there are none yet");
+        assert!(certificates_of(&server, &make().1, &["a.svc"], now).ends_with("two authorities"));
+        assert!(certificates_of(&server, &client, &["a.svc", "c.svc"], now).ends_with("is not for c.svc"));
         let late = now + time::Duration::days(3630);
-        assert!(says(&server, &client, &["a.svc"], late).starts_with("one that is there is valid until"));
+        assert!(certificates_of(&server, &client, &["a.svc"], late).starts_with("one that is there is valid until"));
         let mut damaged = client.clone();
         damaged.data.as_mut().unwrap().insert(CERT.to_owned(), ByteString(b"nonsense".to_vec()));
-        assert!(says(&server, &damaged, &["a.svc"], now).ends_with("cannot be read"));
+        assert!(certificates_of(&server, &damaged, &["a.svc"], now).ends_with("cannot be read"));
     }
 }

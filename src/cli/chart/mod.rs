@@ -24,7 +24,7 @@ enum Job {
 impl Chart {
     /// Runs the job as the identity of its pod.
     pub async fn run(self) -> anyhow::Result<()> {
-        let client = Access::new(None, None).await?.reached().await?;
+        let client = Access::new(None, None).await?.connected().await?;
         match self.job {
             Job::Certificates(job) => job.run(&client).await,
             Job::Uninstall(job) => job.run(&client).await,

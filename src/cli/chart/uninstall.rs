@@ -10,7 +10,7 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube_ext::process::say;
+use kube_ext::process::print_line;
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
 use local_cluster::release_secrets;
 use tokio::time::{Instant, sleep};
@@ -47,14 +47,14 @@ impl Uninstall {
         }
         let left = left.join(", ");
         if left.is_empty() {
-            say("No node of kube-node is left.");
+            print_line("No node of kube-node is left.");
         } else if self.delete_nodes {
-            say(format_args!("Deleting {left}"));
+            print_line(format_args!("Deleting {left}"));
             let deadline = Instant::now() + self.timeout.0;
             for kind in &kinds {
                 delete_all(kind, deadline).await?;
             }
-            say("All nodes are gone.");
+            print_line("All nodes are gone.");
         } else {
             bail!(
                 "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
@@ -79,7 +79,7 @@ async fn delete_all(kind: &Kind, deadline: Instant) -> anyhow::Result<()> {
         );
         if left.len() != count {
             count = left.len();
-            say(format_args!("Waiting for {summary}"));
+            print_line(format_args!("Waiting for {summary}"));
         }
         sleep(POLL).await;
     }

@@ -31,7 +31,7 @@ impl Convert {
         let mut losses = 0;
         for (name, config) in self.configs(&text)? {
             let Converted { class, lost, notes } = convert(&name, &config);
-            super::say(manifest::document(&class)?);
+            super::print_line(manifest::document(&class)?);
             losses += lost.len();
             for text in &lost {
                 eprintln!("{name}: not converted: {text}");

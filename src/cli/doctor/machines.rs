@@ -1,4 +1,4 @@
-//! Checks of the nodes, and of machines that are pods, in this cluster or in hosting clusters: pods, logs,
+//! Checks of the nodes, and of kubemark machines, in this cluster or in hosting clusters: pods, logs,
 //! credentials, and their access to the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,9 +34,9 @@ use super::{
 };
 use crate::hollow_nodes::{Row, row};
 
-/// Namespace of machines that are pods.
+/// Namespace of kubemark machines.
 const NAMESPACE: &str = MACHINE_NAMESPACE;
-/// Label selector of machines that are pods.
+/// Label selector of kubemark machines.
 const LABEL: &str = "name=hollow-node";
 /// Number of log lines in a finding.
 const LOG_LINES: i64 = 5;

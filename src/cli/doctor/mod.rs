@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 use self::findings::{Finding, Severity};
-use super::{Output, access::ClusterArgs, say};
+use super::{Output, access::ClusterArgs, print_line};
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
@@ -32,8 +32,8 @@ impl Doctor {
         let client = self.cluster.client().await?;
         let found = examine(&client, Timestamp::now()).await;
         match self.output {
-            Output::Json => say(serde_json::to_string_pretty(&found)?),
-            Output::Text => found.iter().for_each(say),
+            Output::Json => print_line(serde_json::to_string_pretty(&found)?),
+            Output::Text => found.iter().for_each(print_line),
         }
         let is_bad = found.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })

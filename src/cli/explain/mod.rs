@@ -38,7 +38,7 @@ impl Explain {
     pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
         let set = read_set(&client, &self.name).await?;
-        super::say(explain(&set, Timestamp::now()).trim_end());
+        super::print_line(explain(&set, Timestamp::now()).trim_end());
         Ok(())
     }
 }

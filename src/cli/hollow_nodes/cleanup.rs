@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use clap::Args;
 use kube::{Api, Client};
-use kube_ext::{objects::delete, process::say};
+use kube_ext::{objects::delete, process::print_line};
 use kube_node_api::{NodeClass, NodeSet};
 use local_cluster::uninstall;
 
@@ -35,12 +35,12 @@ impl Cleanup {
         if delete(&Api::<NodeSet>::all(client.clone()), NAME).await? {
             follow(&client, Goal::Gone, self.limit.timeout).await?;
         } else {
-            say(format_args!("There is no NodeSet {NAME}."));
+            print_line(format_args!("There is no NodeSet {NAME}."));
         }
         delete(&Api::<NodeClass>::all(client.clone()), NAME).await?;
         if self.all {
             uninstall(&client).await?;
-            say("All that setup installed is gone.");
+            print_line("All that setup installed is gone.");
         }
         Ok(())
     }

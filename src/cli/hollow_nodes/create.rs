@@ -1,12 +1,15 @@
 //! `kube-node create [N]`: applies the NodeClass and the NodeSet and waits until the nodes are Ready.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Args;
 use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams},
 };
-use kube_ext::{call::call, objects::read, process::say};
+use kube_ext::{
+    call::{ApiError, call},
+    objects::read, process::print_line,
+};
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::Value;
 
@@ -36,16 +39,17 @@ impl Create {
     pub async fn run(self) -> anyhow::Result<()> {
         let controller = self.kind.node_controller;
         if controller == NodeController::Hollow && self.kind.image.is_some() {
-            bail!("--image is for machines that are pods: leave it out, or take --node-controller kubemark");
+            bail!("--image is for kubemark machines: leave it out, or take --node-controller kubemark");
         }
         let client = self.cluster.client().await?;
+        let set = read_set(&client).await.map_err(|error| explained(error, "NodeSet"))?;
         let class = read(&Api::all(client.clone()), NAME).await?;
-        check(read_set(&client).await?.as_ref(), class.as_ref(), controller)?;
+        check(set.as_ref(), class.as_ref(), controller)?;
         apply::<NodeClass>(&client, &self.kind.class()).await?;
         apply::<NodeSet>(&client, &set(self.nodes)).await?;
         let image = self.kind.image().map_or_else(String::new, |image| format!(", image {image}"));
         let (nodes, controller) = (self.nodes, controller.name());
-        say(format_args!("NodeSet {NAME}: {nodes} nodes of NodeController {controller}{image}"));
+        print_line(format_args!("NodeSet {NAME}: {nodes} nodes of NodeController {controller}{image}"));
         self.wait.until_ready(&client).await
     }
 }
@@ -71,11 +75,16 @@ where
     let (api, kind, object) = (Api::<K>::all(client.clone()), K::kind(&()), Patch::Apply(object));
     // Force: fields written earlier by these commands or by hand take the new values.
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    match call(format_args!("apply {kind} {NAME}"), api.patch(NAME, &params, &object)).await {
-        Err(error) if error.is_not_found() => {
-            bail!("this cluster has no kind {kind}: kube-node setup installs it")
-        }
-        applied => Ok(applied.map(drop)?),
+    let applied = call(format_args!("apply {kind} {NAME}"), api.patch(NAME, &params, &object)).await;
+    applied.map(drop).map_err(|error| explained(error, &kind))
+}
+
+/// Adds advice where the CRD is missing.
+fn explained(error: ApiError, kind: &str) -> anyhow::Error {
+    if error.is_not_found() {
+        anyhow!("this cluster has no kind {kind}: kube-node setup installs it")
+    } else {
+        error.into()
     }
 }
 

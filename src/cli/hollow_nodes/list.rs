@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use kube_ext::process::say;
+use kube_ext::process::print_line;
 use serde::Serialize;
 
 use super::{
@@ -54,10 +54,10 @@ impl List {
         let ready = nodes.iter().filter(|row| row.ready).count();
         let report = Report { node_set: NAME, wanted: set.map(|set| set.spec.replicas), ready, nodes };
         match self.output {
-            Some(Output::Json) => say(serde_json::to_string_pretty(&report)?),
-            Some(Output::Yaml) => say(serde_norway::to_string(&report)?.trim_end()),
-            Some(Output::Wide) => say(text(&report, true, None, Timestamp::now())),
-            None => say(text(&report, false, terminal_width(), Timestamp::now())),
+            Some(Output::Json) => print_line(serde_json::to_string_pretty(&report)?),
+            Some(Output::Yaml) => print_line(serde_norway::to_string(&report)?.trim_end()),
+            Some(Output::Wide) => print_line(text(&report, true, None, Timestamp::now())),
+            None => print_line(text(&report, false, terminal_width(), Timestamp::now())),
         }
         Ok(())
     }

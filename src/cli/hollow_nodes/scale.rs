@@ -6,7 +6,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kube_ext::{call::call, process::say};
+use kube_ext::{call::call, process::print_line};
 use kube_node_api::NodeSet;
 use serde_json::json;
 
@@ -34,7 +34,7 @@ impl Scale {
         let patch = Patch::Merge(json!({ "spec": { "replicas": self.nodes } }));
         let (sets, params) = (Api::<NodeSet>::all(client.clone()), PatchParams::default());
         call(format_args!("scale NodeSet {NAME}"), sets.patch_scale(NAME, &params, &patch)).await?;
-        say(format_args!("NodeSet {NAME}: from {} to {} nodes", before.spec.replicas, self.nodes));
+        print_line(format_args!("NodeSet {NAME}: from {} to {} nodes", before.spec.replicas, self.nodes));
         self.wait.until_ready(&client).await
     }
 }

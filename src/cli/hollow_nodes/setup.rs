@@ -1,7 +1,7 @@
 //! `kube-node setup`: installs what nodes need in a cluster, and checks that an operator runs.
 
 use clap::Args;
-use kube_ext::process::say;
+use kube_ext::process::print_line;
 use local_cluster::{NAMESPACE, install};
 
 use super::ClusterArgs;
@@ -19,15 +19,15 @@ impl Setup {
     pub async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.client().await?;
         install(&client).await?;
-        say(format_args!(
+        print_line(format_args!(
             "Installed: the kinds NodeClass and NodeSet, namespaces, roles and admission policies (namespace {NAMESPACE})"
         ));
         match probe(&client).await {
-            Ok(true) => say("An operator runs. Next: kube-node create"),
-            Ok(false) => say(
+            Ok(true) => print_line("An operator runs. Next: kube-node create"),
+            Ok(false) => print_line(
                 "No operator runs yet. Next: start one, in the cluster or beside it, for example\n  kube-node operator --kubeconfig FILE",
             ),
-            Err(why) => say(format_args!("Whether an operator runs is not known: {why}")),
+            Err(why) => print_line(format_args!("Whether an operator runs is not known: {why}")),
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use kube_ext::process::say;
+use kube_ext::process::print_line;
 
 use super::{
     ClusterArgs, Goal, NAME, Wait, goal, progress, read_set,
@@ -40,18 +40,18 @@ impl Verify {
         }
         let waiting = match progress(Goal::Ready, Some(&set)) {
             Progress::Done(counts) => {
-                say(counts);
+                print_line(counts);
                 return Ok(ExitCode::SUCCESS);
             }
             Progress::Failed(reason) => bail!(reason),
             Progress::Waiting(waiting) => waiting,
         };
-        say(waiting.line);
+        print_line(waiting.line);
         if !waiting.is_observed {
-            say("The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.");
+            print_line("The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.");
         }
-        waiting.delay.into_iter().for_each(say);
-        others(&read(&client).await?).into_iter().for_each(say);
+        waiting.delay.into_iter().for_each(print_line);
+        others(&read(&client).await?).into_iter().for_each(print_line);
         Ok(ExitCode::FAILURE)
     }
 }

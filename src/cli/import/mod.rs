@@ -70,7 +70,7 @@ impl Import {
         }
         let imported = Imported::new(&machine_templates, &self.prefix, &self.node_controller)?;
         for object in imported.classes.iter().chain(&imported.sets) {
-            super::say(manifest::document(object)?);
+            super::print_line(manifest::document(object)?);
         }
         for text in omitted.into_iter().collect::<BTreeSet<_>>() {
             eprintln!("note: {text}");

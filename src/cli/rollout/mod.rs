@@ -79,7 +79,7 @@ impl Rollout {
                 access::change_set(&client, &name, |set| change::resume(set, Timestamp::now())).await?
             }
         };
-        super::say(message);
+        super::print_line(message);
         Ok(())
     }
 }

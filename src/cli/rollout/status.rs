@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ArgAction, Args};
 use kube::Client;
-use kube_ext::process::say;
+use kube_ext::process::print_line;
 use kube_node_api::{GoDuration, NodeSet};
 
 use super::{Set, access::read_set, state::state};
@@ -34,9 +34,9 @@ impl Status {
         let set = read_set(client, &name).await?;
         if !watch {
             match state(&set) {
-                Progress::Done(text) => say(text),
+                Progress::Done(text) => print_line(text),
                 Progress::Failed(why) => bail!(why),
-                Progress::Waiting(waiting) => say(waiting.text()),
+                Progress::Waiting(waiting) => print_line(waiting.text()),
             }
             return Ok(());
         }

@@ -30,7 +30,7 @@ pub(super) struct Bootstrap {
 
 /// The used claims of a token.
 #[derive(Deserialize)]
-struct Claims {
+TokenPayload {
     exp: i64,
 }
 
@@ -107,7 +107,7 @@ impl TokenClient {
 /// Expiry that a token claims. Its signature is left to the API server.
 fn expiry(token: &str) -> Option<Timestamp> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    let TokenPayload { exp } = serde_json::from_slice(&claims).ok()?;
     Timestamp::from_second(exp).ok()
 }
 

@@ -65,7 +65,7 @@ pub struct Node {
 /// one of them cannot pose as a machine of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
-    /// Account of machines that are pods: the operator requests its tokens.
+    /// Account of kubemark machines: the operator requests its tokens.
     Pods,
     /// Account of hollow machines: the operator or worker that runs them requests its tokens.
     Hollow,

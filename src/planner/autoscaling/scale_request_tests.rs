@@ -34,18 +34,18 @@ fn a_write_without_an_answer_is_settled_first() {
 fn carried_out(
     mut order: ScaleRequest,
     memory: &mut WriteCache,
-    says: Vec<ApiResponse>,
+    responses: Vec<ApiResponse>,
 ) -> (ScaleStep, Vec<ApiCall>) {
     let mut calls = Vec::new();
     let mut heard = ApiResponse::Begun;
-    let mut says = says.into_iter();
+    let mut responses = responses.into_iter();
     loop {
         let grow = |snapshot: &SetSnapshot| increase(snapshot, 2).map(Some);
         match order.next(heard, memory, || Ok(snapshot(3)), grow, "s") {
             ScaleStep::ApiCall(ask) => calls.push(ask),
             end => return (end, calls),
         }
-        heard = says.next().expect("a question too many");
+        heard = responses.next().expect("a question too many");
     }
 }
 
@@ -63,20 +63,20 @@ fn an_order_is_one_write() {
 fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
     let written = ApiResponse::Stands(SetSnapshot { generation: 2, version: "3".to_owned(), ..snapshot(5) });
     let status = ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
-    let says = vec![ApiResponse::Conflict, status, written];
-    let (end, calls) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), says);
+    let responses = vec![ApiResponse::Conflict, status, written];
+    let (end, calls) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), responses);
     assert_eq!(end, ScaleStep::Done);
     assert!(matches!(&calls[2], ApiCall::Write { on, .. } if on.version == "2"), "{calls:?}");
 
     // Already raised, perhaps by the same request to an earlier process.
     let raised =
         || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
-    let says = vec![ApiResponse::Conflict, raised()];
-    let (end, _) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), says);
+    let responses = vec![ApiResponse::Conflict, raised()];
+    let (end, _) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), responses);
     assert_eq!(end, ScaleStep::Failed(ScaleFailure::Changed));
     let again = ApiResponse::Stands(SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(7) });
-    let says = vec![ApiResponse::Conflict, raised(), again];
-    assert_eq!(carried_out(ScaleRequest::of_names(), &mut WriteCache::default(), says).0, ScaleStep::Done);
+    let responses = vec![ApiResponse::Conflict, raised(), again];
+    assert_eq!(carried_out(ScaleRequest::of_names(), &mut WriteCache::default(), responses).0, ScaleStep::Done);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_lost_answer_is_followed_to_its_end() {
     let fenced = || ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
     let of = |says| {
         let mut memory = WriteCache::default();
-        let (end, calls) = carried_out(ScaleRequest::of_number(), &mut memory, says);
+        let (end, calls) = carried_out(ScaleRequest::of_number(), &mut memory, responses);
         (end, calls, memory.unsettled().is_some())
     };
     // The write was applied.

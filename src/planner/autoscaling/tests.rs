@@ -189,17 +189,17 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
         // A Node that once worked is judged by its Ready condition.
         GroupNode { trouble: trouble("CrashLoopBackOff"), ..up("up") },
     ];
-    let told = |replicas, rollout, now| -> Vec<(String, bool)> {
+    let reported = |replicas, rollout, now| -> Vec<(String, bool)> {
         let all = instances("s", &snapshot(replicas), &machines, 0, rollout, at(now));
         all.into_iter().filter_map(|i| Some((i.id.into_owned(), i.error?.is_out_of_resources()))).collect()
     };
-    let errors = |replicas, now| told(replicas, false, now);
+    let errors = |replicas, now| reported(replicas, false, now);
     assert!(errors(3, 61).is_empty());
     let both = [("old".to_owned(), true), ("young".to_owned(), false)];
     assert_eq!(errors(3, 90), both);
     assert_eq!(errors(2, 90), both[1..], "only one may go: the one that was asked for last");
     assert!(errors(1, 90).is_empty(), "none may go");
-    assert!(told(3, true, 90).is_empty(), "they are a rollout's, and each would take a replica along");
+    assert!(reported(3, true, 90).is_empty(), "they are a rollout's, and each would take a replica along");
 }
 
 #[test]

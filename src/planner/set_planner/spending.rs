@@ -96,7 +96,7 @@ impl Spending {
         // cluster-autoscaler drains is left to its scale request, and no other Node is deleted for it.
         let good = |own: &Candidate<'_, '_>| own.is_kept() && !own.node.autoscaler_drains;
         let count = nodes.iter().filter(|own| good(own)).count();
-        let mut surplus = count.saturating_sub(desired.replicas + plan.kept_surge(desired));
+        let mut surplus = count.saturating_sub(desired.replicas + plan.retained_surge(desired));
         for own in nodes.iter_mut().filter(|own| good(own) && is_deletable(own)) {
             if surplus > 0 && (!own.available || self.available > self.floor) {
                 surplus -= 1;

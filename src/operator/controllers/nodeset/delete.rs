@@ -64,7 +64,7 @@ impl NodeSetController {
             Ok(()) if now.is_none_or(|now| now.deleted_at.is_some()) => expectations.gone(&node.name),
             Ok(()) => expectations.deleted(&node.name),
             Err(error) if error.is_final() || (error.is_conflict() && changed) => {
-                expectations.kept(&node.name);
+                expectations.not_deleted(&node.name);
             }
             // The deletion may have taken effect; the watch will show it.
             Err(_) => {}
