@@ -124,7 +124,7 @@ pub enum Cli {
 /// or completion of [`Cli`] shows them.
 #[derive(Debug, Parser)]
 #[command(name = "kube-node", version, propagate_version = true)]
-enum InternalCli {
+pub enum InternalCli {
     /// Install the files of a NodeClass in the pod of a machine
     InstallFiles(install_files::InstallFiles),
     /// Run a job of the Helm chart

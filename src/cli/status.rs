@@ -152,7 +152,10 @@ fn print(report: &Report) {
         return;
     }
     super::print_line("");
-    super::print_line(format_args!("{:<24} {:>8} {:>9}  {:<28} HEALTH", "COMPONENT", "PID", "MEMORY", "ADDRESS"));
+    super::print_line(format_args!(
+        "{:<24} {:>8} {:>9}  {:<28} HEALTH",
+        "COMPONENT", "PID", "MEMORY", "ADDRESS"
+    ));
     let dash = || "-".to_owned();
     for Row { name, pid, health, resident_bytes, address } in components {
         let pid = pid.map_or_else(dash, |pid| pid.to_string());

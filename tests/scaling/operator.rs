@@ -112,7 +112,7 @@ impl Operator {
             if world.delete(&node, replaced) {
                 self.expectations.deleted(&node.name);
             } else {
-                self.expectations.kept(&node.name);
+                self.expectations.not_deleted(&node.name);
             }
         }
         for _ in 0..create {

@@ -147,7 +147,10 @@ mod tests {
         assert!(certificates_of(&server, &make().1, &["a.svc"], now).ends_with("two authorities"));
         assert!(certificates_of(&server, &client, &["a.svc", "c.svc"], now).ends_with("is not for c.svc"));
         let late = now + time::Duration::days(3630);
-        assert!(certificates_of(&server, &client, &["a.svc"], late).starts_with("one that is there is valid until"));
+        assert!(
+            certificates_of(&server, &client, &["a.svc"], late)
+                .starts_with("one that is there is valid until")
+        );
         let mut damaged = client.clone();
         damaged.data.as_mut().unwrap().insert(CERT.to_owned(), ByteString(b"nonsense".to_vec()));
         assert!(certificates_of(&server, &damaged, &["a.svc"], now).ends_with("cannot be read"));

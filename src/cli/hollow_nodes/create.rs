@@ -8,7 +8,8 @@ use kube::{
 };
 use kube_ext::{
     call::{ApiError, call},
-    objects::read, process::print_line,
+    objects::read,
+    process::print_line,
 };
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::Value;
@@ -42,9 +43,9 @@ impl Create {
             bail!("--image is for kubemark machines: leave it out, or take --node-controller kubemark");
         }
         let client = self.cluster.client().await?;
-        let set = read_set(&client).await.map_err(|error| explained(error, "NodeSet"))?;
+        let before = read_set(&client).await.map_err(|error| explained(error, "NodeSet"))?;
         let class = read(&Api::all(client.clone()), NAME).await?;
-        check(set.as_ref(), class.as_ref(), controller)?;
+        check(before.as_ref(), class.as_ref(), controller)?;
         apply::<NodeClass>(&client, &self.kind.class()).await?;
         apply::<NodeSet>(&client, &set(self.nodes)).await?;
         let image = self.kind.image().map_or_else(String::new, |image| format!(", image {image}"));

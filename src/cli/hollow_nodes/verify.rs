@@ -48,7 +48,9 @@ impl Verify {
         };
         print_line(waiting.line);
         if !waiting.is_observed {
-            print_line("The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.");
+            print_line(
+                "The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.",
+            );
         }
         waiting.delay.into_iter().for_each(print_line);
         others(&read(&client).await?).into_iter().for_each(print_line);

@@ -30,7 +30,7 @@ pub(super) struct Bootstrap {
 
 /// The used claims of a token.
 #[derive(Deserialize)]
-TokenPayload {
+struct TokenPayload {
     exp: i64,
 }
 

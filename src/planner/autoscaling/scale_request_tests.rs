@@ -76,7 +76,10 @@ fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
     assert_eq!(end, ScaleStep::Failed(ScaleFailure::Changed));
     let again = ApiResponse::Stands(SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(7) });
     let responses = vec![ApiResponse::Conflict, raised(), again];
-    assert_eq!(carried_out(ScaleRequest::of_names(), &mut WriteCache::default(), responses).0, ScaleStep::Done);
+    assert_eq!(
+        carried_out(ScaleRequest::of_names(), &mut WriteCache::default(), responses).0,
+        ScaleStep::Done
+    );
 }
 
 #[test]
@@ -84,7 +87,7 @@ fn a_lost_answer_is_followed_to_its_end() {
     let done = || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
     let untouched = || ApiResponse::Stands(snapshot(3));
     let fenced = || ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
-    let of = |says| {
+    let of = |responses| {
         let mut memory = WriteCache::default();
         let (end, calls) = carried_out(ScaleRequest::of_number(), &mut memory, responses);
         (end, calls, memory.unsettled().is_some())
