@@ -14,7 +14,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{Api, Resource};
+use kube::{Api, Resource, core::PartialObjectMeta};
 use kube_ext::{
     call::ApiError,
     error::chain,
@@ -40,7 +40,8 @@ const CONFIG: Config = Config { concurrency: 8, min_interval: Duration::from_mil
 pub struct NodeSetController {
     context: Arc<Context>,
     api: Api<NodeSet>,
-    node_api: Api<Node>,
+    /// Answers with metadata alone: a Node is read from the cache.
+    node_api: Api<PartialObjectMeta<Node>>,
     /// Last written status of each set: the watch lags behind, and the clock of a rollout must not go back.
     written: Mutex<HashMap<String, status::LastWrite>>,
     /// Failed writes of each set.

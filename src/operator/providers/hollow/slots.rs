@@ -4,7 +4,7 @@
 //! waited longest. A machine that does not acquire it moves to the end of the queue, so that it blocks no other.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
@@ -30,7 +30,10 @@ struct State {
     acquired: HashMap<Arc<str>, usize>,
     used: usize,
     /// Refused machines and the slots that they need, in order of arrival.
-    waiting: VecDeque<(MachineId, usize)>,
+    waiting: BTreeMap<u64, (MachineId, usize)>,
+    /// Keys of `waiting`, by UID: tens of thousands of machines may wait.
+    arrivals: HashMap<Arc<str>, u64>,
+    arrived: u64,
 }
 
 impl Slots {
@@ -58,8 +61,8 @@ impl Slots {
             return Ok(());
         }
         if state.used + slots > self.max {
-            if state.position(&id.uid).is_none() {
-                state.waiting.push_back((id.clone(), slots));
+            if !state.arrivals.contains_key(&id.uid) {
+                state.enqueue(id.clone(), slots);
             }
             self.show(&state);
             return Err(ProviderError::Full(full(self.max)));
@@ -100,13 +103,15 @@ impl Slots {
 }
 
 impl State {
-    /// Position of a machine in the queue.
-    fn position(&self, uid: &str) -> Option<usize> {
-        self.waiting.iter().position(|(id, _)| *id.uid == *uid)
+    /// Appends a machine to the queue.
+    fn enqueue(&mut self, id: MachineId, slots: usize) {
+        self.arrived += 1;
+        self.arrivals.insert(Arc::clone(&id.uid), self.arrived);
+        self.waiting.insert(self.arrived, (id, slots));
     }
 
     fn forget(&mut self, uid: &str) -> bool {
-        self.position(uid).and_then(|position| self.waiting.remove(position)).is_some()
+        self.arrivals.remove(uid).is_some_and(|arrival| self.waiting.remove(&arrival).is_some())
     }
 
     /// Reports the first machines of the queue that fit into the free slots. Until they acquire them, they are
@@ -114,11 +119,12 @@ impl State {
     fn offer(&mut self, max: usize, watchers: &Watchers) {
         let mut free = max.saturating_sub(self.used);
         for _ in 0..self.waiting.len() {
-            let Some((id, slots)) = self.waiting.front() else { return };
-            let Some(left) = free.checked_sub(*slots) else { return };
+            let Some(first) = self.waiting.first_entry() else { return };
+            let Some(left) = free.checked_sub(first.get().1) else { return };
             free = left;
-            watchers.notify(id);
-            self.waiting.rotate_left(1);
+            let (id, slots) = first.remove();
+            watchers.notify(&id);
+            self.enqueue(id, slots);
         }
     }
 }
