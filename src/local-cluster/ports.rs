@@ -113,10 +113,16 @@ fn keep_or_choose(last: u16, further: &[IpAddr], reserved: &mut PortReservations
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
+
+    /// Held by a test that expects free ports to stay free.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn kept_where_free_and_all_different() {
+        let _alone = ALONE.lock();
         let (first, reserved) = Ports::choose(None, None, &[]).unwrap();
         // As another cluster that starts at the same time.
         assert_ne!(Ports::choose(None, Some(first), &[]).unwrap().0.scheduler, first.scheduler);
@@ -133,6 +139,7 @@ mod tests {
 
     #[test]
     fn free_at_every_address() {
+        let _alone = ALONE.lock();
         let further = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))];
         let (first, _) = Ports::choose(None, None, &further).unwrap();
         let taken = TcpListener::bind((further[0], first.apiserver)).unwrap();

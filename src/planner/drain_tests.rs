@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::test_fixtures::at;
 
-const HEARD: DrainProgress = DrainProgress { began: Timestamp::UNIX_EPOCH, unreachable: false };
+const REACHABLE: DrainProgress = DrainProgress { began: Timestamp::UNIX_EPOCH, unreachable: false };
 
 fn id(name: &str) -> PodId {
     PodId { namespace: "default".into(), name: name.into(), uid: name.into() }
@@ -24,12 +24,12 @@ fn timeout(seconds: u64) -> Drain {
 fn the_lowest_priority_leaves_first() {
     let policy = Drain::default();
     let mut pods = vec![pod("b", 0), pod("a", 0), pod("system", 2_000), pod("batch", -10)];
-    assert_eq!(plan(&pods, &policy, HEARD, at(0)).evict, [id("batch")]);
+    assert_eq!(plan(&pods, &policy, REACHABLE, at(0)).evict, [id("batch")]);
     pods[3].gone_by = Some(at(30));
-    assert_eq!(plan(&pods, &policy, HEARD, at(1)).evict, [], "it is there until it has ended");
+    assert_eq!(plan(&pods, &policy, REACHABLE, at(1)).evict, [], "it is there until it has ended");
     pods[3].finished = true;
-    assert_eq!(plan(&pods, &policy, HEARD, at(2)).evict, [id("a"), id("b")]);
-    let last = plan(&pods[2..], &policy, HEARD, at(3));
+    assert_eq!(plan(&pods, &policy, REACHABLE, at(2)).evict, [id("a"), id("b")]);
+    let last = plan(&pods[2..], &policy, REACHABLE, at(3));
     assert_eq!((last.evict, last.left), (vec![id("system")], vec![id("system")]));
 }
 
@@ -46,17 +46,17 @@ fn what_the_set_keeps_is_not_evicted() {
         Pod { opted_out: true, empty_dir: true, ..pod("stubborn", 9) },
         pod("other", 0),
     ];
-    let plan = plan(&pods, &policy, HEARD, at(0));
+    let plan = plan(&pods, &policy, REACHABLE, at(0));
     assert_eq!(plan.evict, [id("other")]);
     let blocked: Vec<_> = plan.blocked.iter().map(|b| (b.obstacle.into(), &*b.pod.name)).collect();
     assert_eq!(blocked, [("PodOptedOut", "stubborn"), ("EmptyDirData", "data"), ("UnmanagedPod", "alone")]);
-    assert_eq!(super::plan(&pods, &Drain::default(), HEARD, at(0)).blocked.len(), 1);
+    assert_eq!(super::plan(&pods, &Drain::default(), REACHABLE, at(0)).blocked.len(), 1);
 }
 
 #[test]
 fn a_pod_that_somebody_deletes_blocks_nothing() {
     let pods = [Pod { opted_out: true, gone_by: Some(at(30)), ..pod("a", 0) }];
-    let plan = plan(&pods, &Drain::default(), HEARD, at(0));
+    let plan = plan(&pods, &Drain::default(), REACHABLE, at(0));
     assert!(plan.blocked.is_empty() && !plan.is_done());
 }
 
@@ -68,18 +68,18 @@ fn after_the_timeout_all_are_deleted_and_then_given_up() {
         Pod { gone_by: Some(at(80)), ..pod("nearly", 5) },
         Pod { fate: Fate::Stays, ..pod("daemon", 0) },
     ];
-    let before = plan(&pods, &timeout(60), HEARD, at(59));
+    let before = plan(&pods, &timeout(60), REACHABLE, at(59));
     assert!(before.force.is_empty() && before.blocked.len() == 1);
-    let over = plan(&pods, &timeout(60), HEARD, at(60));
+    let over = plan(&pods, &timeout(60), REACHABLE, at(60));
     assert_eq!(over.force, [id("a"), id("slow")]);
     assert!(over.blocked.is_empty() && over.evict.is_empty() && !over.is_done());
-    assert!(plan(&pods, &timeout(60), HEARD, at(90)).is_done());
-    assert!(!plan(&pods, &Drain::default(), HEARD, at(1_000_000)).is_done(), "never without a timeout");
+    assert!(plan(&pods, &timeout(60), REACHABLE, at(90)).is_done());
+    assert!(!plan(&pods, &Drain::default(), REACHABLE, at(1_000_000)).is_done(), "never without a timeout");
 }
 
 #[test]
 fn a_kubelet_that_nobody_hears_from_holds_nothing_up() {
-    let silent = DrainProgress { unreachable: true, ..HEARD };
+    let silent = DrainProgress { unreachable: true, ..REACHABLE };
     let pods = [Pod { gone_by: Some(at(30)), ..pod("a", 0) }, pod("b", 1)];
     assert_eq!(plan(&pods, &Drain::default(), silent, at(29)).evict, []);
     let after = plan(&pods, &Drain::default(), silent, at(30));
@@ -87,7 +87,7 @@ fn a_kubelet_that_nobody_hears_from_holds_nothing_up() {
     let end = plan(&pods[..1], &Drain::default(), silent, at(30));
     assert!(end.is_done() && !end.awaits_volumes && end.bound == [id("a")]);
     assert!(
-        !plan(&pods[..1], &Drain::default(), HEARD, at(30)).is_done(),
+        !plan(&pods[..1], &Drain::default(), REACHABLE, at(30)).is_done(),
         "a kubelet that speaks may be slow"
     );
 }
@@ -126,7 +126,7 @@ proptest! {
     /// or is reported as blocked.
     #[test]
     fn nobody_leaves_who_may_not(pods in pods(), policy in policies(), unreachable: bool, now in 0_i64..250) {
-        let progress = DrainProgress { unreachable, ..HEARD };
+        let progress = DrainProgress { unreachable, ..REACHABLE };
         let plan = plan(&pods, &policy, progress, at(now));
         let over = policy.timeout.is_some_and(|timeout| at(now) >= Timestamp::UNIX_EPOCH + timeout.0);
         let left: Vec<&Pod> = pods.iter().filter(|pod| plan.left.contains(&pod.id)).collect();
@@ -161,9 +161,9 @@ proptest! {
     fn it_ends(pods in pods()) {
         let mut pods: Vec<Pod> = pods.into_iter().map(|pod| Pod { opted_out: false, gone_by: None, ..pod }).collect();
         for _ in 0..6 {
-            let plan = plan(&pods, &Drain::default(), HEARD, at(0));
+            let plan = plan(&pods, &Drain::default(), REACHABLE, at(0));
             pods.retain(|pod| !plan.evict.contains(&pod.id));
         }
-        prop_assert!(plan(&pods, &Drain::default(), HEARD, at(0)).is_done());
+        prop_assert!(plan(&pods, &Drain::default(), REACHABLE, at(0)).is_done());
     }
 }

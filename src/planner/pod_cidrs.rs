@@ -242,18 +242,18 @@ mod tests {
 
     #[test]
     fn a_range_that_cannot_be_cut_is_refused_with_what_to_write() {
-        let said = |text: &str, block| range(text, block).unwrap_err().to_string();
+        let message = |text: &str, block| range(text, block).unwrap_err().to_string();
         assert_eq!(
-            said("fd00::/48", 24),
+            message("fd00::/48", 24),
             "fd00::/48 is no range of IPv4 addresses: write one such as 10.128.0.0/9"
         );
-        assert_eq!(said("10.128.0.1/9", 24), "10.128.0.1/9 is an address in a range: write 10.128.0.0/9");
+        assert_eq!(message("10.128.0.1/9", 24), "10.128.0.1/9 is an address in a range: write 10.128.0.0/9");
         assert_eq!(
-            said("10.128.0.0/9", 26),
+            message("10.128.0.0/9", 26),
             "10.128.0.0/9 cannot be cut into blocks of /26: choose a length from 9 to 25"
         );
         assert_eq!(
-            said("10.0.0.0/28", 31),
+            message("10.0.0.0/28", 31),
             "10.0.0.0/28 cannot be cut into blocks of /31: choose a length from 28 to 30"
         );
         assert_eq!(range("10.128.0.0/9", 24).unwrap().blocks(), 32_768);

@@ -95,9 +95,9 @@ fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
     let status = status(&report, at(100));
     assert_eq!(condition(&status, "Degraded"), ("True", "UpdateFailed", message));
     assert_eq!(condition(&status, "Ready"), ("False", "UpdateFailed", message));
-    let (progressing, reason, said) = condition(&status, "Progressing");
+    let (progressing, reason, text) = condition(&status, "Progressing");
     assert_eq!((progressing, reason), ("True", "Retrying"));
-    assert!(said.contains(message), "{said}");
+    assert!(text.contains(message), "{text}");
     assert_eq!((status.waits[0].reason.as_str(), status.waits[0].nodes), ("UpdateFailed", 1));
 }
 

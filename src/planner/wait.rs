@@ -247,6 +247,13 @@ mod tests {
         let reasons: BTreeSet<_> = waits.map(|wait| wait.reason()).collect();
         assert_eq!(NodeWait::reasons().count(), 18);
         assert_eq!(reasons, NodeWait::reasons().collect());
+        // Users see these names: as reasons of conditions and events, and as labels of metrics.
+        let names = "Draining DeletingMachine EmptyDirData EvictionRefused MachineBackOff OutOfResources \
+            PodDisruptionBudget PodOptedOut UnmanagedPod VolumesAttached WaitingForBudget \
+            WaitingForDeletionTimeout WaitingForKubelet WaitingForLease WaitingForMachine WaitingForPodsCleanup \
+            WaitingForReady WriteRefused";
+        assert_eq!(reasons, names.split_whitespace().collect());
+        assert_eq!(NodeWait::WriteRefused { message: String::new() }.reason(), NodeWait::REFUSED);
     }
 
     #[test]

@@ -116,13 +116,13 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
 /// Schema of an affinity.
 pub fn affinity(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<Affinity>();
-    bound(schema.ensure_object(), Context::default());
+    bound(schema.ensure_object(), AffinityContext::default());
     schema
 }
 
 /// Context of a schema in an affinity.
 #[derive(Clone, Copy, Default)]
-struct Context {
+struct AffinityContext {
     /// Inside `nodeAffinity`, whose requirements have Gt and Lt.
     of_nodes: bool,
     /// Inside a preference for nodes, in which Kubernetes accepts values that no label can have.
@@ -130,11 +130,11 @@ struct Context {
 }
 
 /// Restricts the properties of an object recursively, by their names.
-fn bound(object: &mut Map<String, Value>, context: Context) {
+fn bound(object: &mut Map<String, Value>, context: AffinityContext) {
     let Some(Value::Object(properties)) = object.get_mut("properties") else { return };
     for (name, schema) in properties {
         let Value::Object(schema) = schema else { continue };
-        let inside = Context {
+        let inside = AffinityContext {
             of_nodes: context.of_nodes || name == "nodeAffinity",
             preferred: context.preferred || name.starts_with("preferred"),
         };
@@ -169,7 +169,7 @@ fn bound(object: &mut Map<String, Value>, context: Context) {
 }
 
 /// Keywords for a property itself.
-fn keywords(name: &str, context: Context) -> Value {
+fn keywords(name: &str, context: AffinityContext) -> Value {
     match name {
         "weight" => json!({ "minimum": 1, "maximum": 100 }),
         "topologyKey" => key(),
@@ -196,7 +196,7 @@ fn keywords(name: &str, context: Context) -> Value {
 }
 
 /// Keywords for a label requirement.
-fn requirement(context: Context) -> Value {
+fn requirement(context: AffinityContext) -> Value {
     let mut operators = vec!["In", "NotIn", "Exists", "DoesNotExist"];
     let compares = "self.operator in ['Gt', 'Lt'] ? has(self.values) && self.values.size() == 1 : ";
     if context.of_nodes {

@@ -48,7 +48,7 @@ pub enum IdentityError {
     /// There is no usable token yet: the kubelet may be about to write its file, or to replace it.
     #[error(transparent)]
     NoToken(anyhow::Error),
-    /// Key, certificate or state cannot be used.
+    /// Key, certificate, state or client cannot be used; waiting does not help.
     #[error(transparent)]
     Unusable(#[from] anyhow::Error),
 }

@@ -84,9 +84,8 @@ pub(super) fn load(dir: &Path, node: &str, now: Timestamp) -> anyhow::Result<Opt
 
 /// Stores a certificate in a folder, in place of the former one.
 pub(super) fn save(dir: &Path, certificate: &Certificate) -> anyhow::Result<()> {
-    let file = dir.join(FILE);
     let content = format!("{}{}", certificate.key, certificate.pem);
-    write_private(&file, &content).with_context(|| unwritable(&file))
+    write_private(&dir.join(FILE), &content)
 }
 
 fn unwritable(path: &Path) -> String {

@@ -139,6 +139,7 @@ impl Shared {
         }
         result
     }
+
     /// Serves kubemark with the identity of `client`, until the Node is gone.
     async fn serve(&self, client: &Client) -> anyhow::Result<()> {
         condition_writer::first_read(client, self).await?;

@@ -57,7 +57,10 @@ impl Metrics {
             up: gauge(registry, ("kube_node_autoscaler_up", "Whether the server listens"))?,
             failures: counters(
                 registry,
-                ("kube_node_autoscaler_failures_total", "Times that the server could not start, by reason"),
+                (
+                    "kube_node_autoscaler_failures_total",
+                    "Failures to start the server or to read its certificates again, by reason",
+                ),
                 ["reason"],
                 ServeError::REASONS.map(|reason| [reason]),
             )?,

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use futures::StreamExt;
 use kube::{Api, Client};
 use kube_ext::{
@@ -164,16 +165,20 @@ impl HostReconciler {
         let Some(node) = node else { return Action::AwaitChange };
         match self.ensure_machine(&node).await {
             Ok(()) => self.report(&node, (true, "Running", "a host carries it")).await,
-            Err(error) if error.is_out_of_resources() => {
-                match self.report(&node, (false, error.reason(), &chain(&error))).await {
-                    Action::AwaitChange => error.retry_after().map_or(Action::Failed, Action::RequeueAfter),
-                    other => other,
+            Err(error) => match error.downcast_ref::<ProviderError>() {
+                Some(full) if full.is_out_of_resources() => {
+                    match self.report(&node, (false, full.reason(), &chain(full))).await {
+                        Action::AwaitChange => {
+                            full.retry_after().map_or(Action::Failed, Action::RequeueAfter)
+                        }
+                        other => other,
+                    }
                 }
-            }
-            Err(error) => {
-                warn!(node = &**name, error = chain(&error), "cannot carry its machine");
-                Action::Failed
-            }
+                _ => {
+                    warn!(node = &**name, error = chain(&*error), "cannot carry its machine");
+                    Action::Failed
+                }
+            },
         }
     }
 
@@ -202,11 +207,10 @@ impl HostReconciler {
     }
 
     /// Creates the machine of a Node, or updates its settings.
-    async fn ensure_machine(&self, node: &NodeView) -> Result<(), ProviderError> {
+    async fn ensure_machine(&self, node: &NodeView) -> anyhow::Result<()> {
         // The operator reports a missing revision on the Node, and the set may store it again.
-        let stored = machine_spec::stored(&self.revisions, node).await.map_err(ProviderError::retryable)?;
-        let machine =
-            stored.ok_or_else(|| ProviderError::NotFound("its revision is not stored".to_owned()))?;
+        let stored = machine_spec::stored(&self.revisions, node).await?;
+        let machine = stored.context("its revision is not stored")?;
         let class = node.class().and_then(|class| self.caches.classes.get(class));
         let class = readable(class.as_ref()).map(|class| &class.spec);
         let settings = machine_spec::settings(node, &machine, class, &self.caches.sets);
@@ -216,7 +220,7 @@ impl HostReconciler {
             return Ok(());
         }
         let request = MachineRequest { id, machine: (*machine).clone(), settings, credentials: None };
-        self.machines.create(&request)
+        Ok(self.machines.create(&request)?)
     }
 }
 

@@ -66,19 +66,19 @@ pub struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
     /// Account of kubemark machines: the operator requests its tokens.
-    Pods,
+    Kubemark,
     /// Account of hollow machines: the operator or worker that runs them requests its tokens.
     Hollow,
 }
 
 impl Account {
     /// Both accounts.
-    pub const ALL: [Self; 2] = [Self::Pods, Self::Hollow];
+    pub const ALL: [Self; 2] = [Self::Kubemark, Self::Hollow];
 
     /// Name of the `ServiceAccount`.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Pods => names::MACHINE_SERVICE_ACCOUNT,
+            Self::Kubemark => names::MACHINE_SERVICE_ACCOUNT,
             Self::Hollow => names::HOLLOW_MACHINE_SERVICE_ACCOUNT,
         }
     }

@@ -34,7 +34,7 @@ fn first() -> CertificateRequest {
     let extra = [(EXTRA_NODE_NAME, NODE), (EXTRA_NODE_UID, UID)];
     CertificateRequest {
         signer: SIGNER.to_owned(),
-        username: Account::Pods.user(),
+        username: Account::Kubemark.user(),
         groups: vec!["system:serviceaccounts".to_owned(), "system:authenticated".to_owned()],
         extra: extra.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).into(),
         usages: USAGES.map(str::to_owned).into(),
@@ -54,7 +54,7 @@ fn renewal() -> CertificateRequest {
 }
 
 fn node() -> Node {
-    Node { uid: UID.to_owned(), server: NodeServer::Dedicated(Account::Pods), has_machine: true }
+    Node { uid: UID.to_owned(), server: NodeServer::Dedicated(Account::Kubemark), has_machine: true }
 }
 
 fn reason(request: &CertificateRequest, node: Option<&Node>) -> &'static str {
@@ -75,7 +75,7 @@ fn honest_requests_are_approved() {
 
 #[test]
 fn a_machine_begins_with_a_token_of_its_own_kind_alone() {
-    for (account, other) in [(Account::Pods, Account::Hollow), (Account::Hollow, Account::Pods)] {
+    for (account, other) in [(Account::Kubemark, Account::Hollow), (Account::Hollow, Account::Kubemark)] {
         let request = CertificateRequest { username: account.user(), ..first() };
         let of = |account| Node { server: NodeServer::Dedicated(account), ..node() };
         assert_eq!(decide(&request, Some(&of(account))), CsrDecision::Approve);

@@ -3,60 +3,60 @@ use crate::autoscaling::{increase, tests::snapshot};
 
 #[test]
 fn what_was_written_counts_until_the_watch_shows_it() {
-    let mut memory = WriteCache::default();
+    let mut cache = WriteCache::default();
     let (before, after) =
         (snapshot(3), SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
-    assert_eq!(memory.current(&before), Some(&before));
-    memory.read(after.clone());
-    assert_eq!(memory.current(&before), Some(&after));
+    assert_eq!(cache.current(&before), Some(&before));
+    cache.read(after.clone());
+    assert_eq!(cache.current(&before), Some(&after));
     // The change of another client, which the watch shows after ours.
     let later = SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(4) };
-    assert_eq!(memory.current(&later), Some(&later));
+    assert_eq!(cache.current(&later), Some(&later));
     // A recreated set of the same name.
     let other = SetSnapshot { uid: "other".to_owned(), ..snapshot(1) };
-    assert_eq!(memory.current(&other), Some(&other));
+    assert_eq!(cache.current(&other), Some(&other));
 }
 
 #[test]
-fn a_write_without_an_answer_is_settled_first() {
-    let mut memory = WriteCache::default();
+fn a_write_without_a_response_is_settled_first() {
+    let mut cache = WriteCache::default();
     let on = snapshot(3);
-    memory.lost(on.clone());
-    assert_eq!(memory.current(&on), None);
-    assert!(!memory.settles(&on), "it may happen yet: the set has the version that it names");
+    cache.lost(on.clone());
+    assert_eq!(cache.current(&on), None);
+    assert!(!cache.settles(&on), "it may happen yet: the set has the version that it names");
     let fenced = SetSnapshot { version: "2".to_owned(), ..on.clone() };
-    assert!(memory.settles(&fenced));
-    memory.read(fenced);
-    assert_eq!(memory.current(&on), Some(&on));
+    assert!(cache.settles(&fenced));
+    cache.read(fenced);
+    assert_eq!(cache.current(&on), Some(&on));
 }
 
 /// Runs a scale request against these responses; returns the last step and the calls.
 fn carried_out(
-    mut order: ScaleRequest,
-    memory: &mut WriteCache,
+    mut request: ScaleRequest,
+    cache: &mut WriteCache,
     responses: Vec<ApiResponse>,
 ) -> (ScaleStep, Vec<ApiCall>) {
     let mut calls = Vec::new();
-    let mut heard = ApiResponse::Begun;
+    let mut response = ApiResponse::Begun;
     let mut responses = responses.into_iter();
     loop {
         let grow = |snapshot: &SetSnapshot| increase(snapshot, 2).map(Some);
-        match order.next(heard, memory, || Ok(snapshot(3)), grow, "s") {
-            ScaleStep::ApiCall(ask) => calls.push(ask),
+        match request.next(response, cache, || Ok(snapshot(3)), grow, "s") {
+            ScaleStep::ApiCall(call) => calls.push(call),
             end => return (end, calls),
         }
-        heard = responses.next().expect("a question too many");
+        response = responses.next().expect("a call too many");
     }
 }
 
 #[test]
-fn an_order_is_one_write() {
+fn a_scale_request_is_one_write() {
     let written = SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) };
-    let mut memory = WriteCache::default();
+    let mut cache = WriteCache::default();
     let (end, calls) =
-        carried_out(ScaleRequest::of_number(), &mut memory, vec![ApiResponse::Stands(written.clone())]);
+        carried_out(ScaleRequest::of_number(), &mut cache, vec![ApiResponse::Stands(written.clone())]);
     assert_eq!((end, calls.len()), (ScaleStep::Done, 1));
-    assert_eq!(memory.current(&snapshot(3)), Some(&written));
+    assert_eq!(cache.current(&snapshot(3)), Some(&written));
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
 }
 
 #[test]
-fn a_lost_answer_is_followed_to_its_end() {
+fn a_lost_response_is_followed_to_its_end() {
     let done = || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
     let untouched = || ApiResponse::Stands(snapshot(3));
     let fenced = || ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
     let of = |responses| {
-        let mut memory = WriteCache::default();
-        let (end, calls) = carried_out(ScaleRequest::of_number(), &mut memory, responses);
-        (end, calls, memory.unsettled().is_some())
+        let mut cache = WriteCache::default();
+        let (end, calls) = carried_out(ScaleRequest::of_number(), &mut cache, responses);
+        (end, calls, cache.unsettled().is_some())
     };
     // The write was applied.
     let (end, calls, open) = of(vec![ApiResponse::Nothing, done()]);

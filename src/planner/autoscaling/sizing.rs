@@ -64,13 +64,13 @@ pub enum VictimState<'a> {
 ///
 /// `by_id` and `by_name` look up a Node; `id_of` returns its providerID.
 pub fn resolve<N>(
-    wanted: NodeRef<'_>,
+    node_ref: NodeRef<'_>,
     by_id: impl FnOnce(&str) -> Option<N>,
     by_name: impl FnOnce(&str) -> Option<N>,
     id_of: impl FnOnce(&N) -> Option<String>,
 ) -> Result<Option<N>, ScaleRefusal> {
-    wanted.check()?;
-    let NodeRef { provider_id, name } = wanted;
+    node_ref.check()?;
+    let NodeRef { provider_id, name } = node_ref;
     if provider_id.is_empty() {
         return Ok(by_name(name));
     }

@@ -124,8 +124,9 @@ async fn no_forged_request_is_approved() {
     stage.approve();
     let uid = stage.node("forged-1").await;
     stage.node("forged-2").await;
-    let token =
-        token::request(&stage.operator, Account::Pods, "forged-1", &uid, token::LIFETIME_MIN).await.unwrap();
+    let token = token::request(&stage.operator, Account::Kubemark, "forged-1", &uid, token::LIFETIME_MIN)
+        .await
+        .unwrap();
     let client = client_with(secrecy::ExposeSecret::expose_secret(&token.secret)).await;
     let dns = || SanType::DnsName("kubernetes.default".try_into().unwrap());
     let own = || Forgery::of("forged-1");

@@ -54,7 +54,7 @@ impl Provider for Somewhere {
     }
 
     fn account(&self, _: &NodeView) -> Option<Account> {
-        Some(Account::Pods)
+        Some(Account::Kubemark)
     }
 
     async fn create(&self, _: &MachineRequest) -> Result<(), ProviderError> {
@@ -180,7 +180,7 @@ impl Stage {
     /// The kubeconfig that the machine of a Node begins with.
     async fn bootstrap(&self, node: &str, uid: &str) -> String {
         let token =
-            token::request(&self.operator, Account::Pods, node, uid, token::LIFETIME_MIN).await.unwrap();
+            token::request(&self.operator, Account::Kubemark, node, uid, token::LIFETIME_MIN).await.unwrap();
         let (server, ca) = server_and_ca();
         token::bootstrap_kubeconfig(&server, &ca, &token)
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, EvictParams, Preconditions},
+    api::{DeleteParams, EvictParams, PartialObjectMeta, Preconditions},
 };
 use kube_ext::call::{ApiError, call, read};
 use kube_node_api::names;
@@ -121,7 +121,8 @@ impl NodeController {
     pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<()> {
         let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
-                let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
+                let api: Api<PartialObjectMeta<Pod>> =
+                    Api::namespaced(self.context.client.clone(), &pod.namespace);
                 let params = DeleteParams { grace_period_seconds: grace, ..this(&pod) };
                 call(format!("delete pod {pod}"), api.delete(&pod.name, &params)).await
             })

@@ -15,7 +15,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
+use kube::{Api, api::PartialObjectMeta};
 use kube_ext::{
     call::ApiError,
     error::chain,
@@ -57,7 +57,8 @@ impl fmt::Display for Key {
 /// The controller.
 pub struct NodeController {
     context: Arc<Context>,
-    api: Api<Node>,
+    /// Answers are read as metadata: the watch brings the rest.
+    api: Api<PartialObjectMeta<Node>>,
     requests: WorkQueue<Key>,
     waits: ReportedWaits,
     writes: Writes,

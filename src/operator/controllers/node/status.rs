@@ -11,7 +11,10 @@ use k8s_openapi::{
     api::core::v1::{Node, NodeCondition},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use kube::{Api, api::Patch};
+use kube::{
+    Api,
+    api::{PartialObjectMeta, Patch},
+};
 use kube_ext::call::{ApiError, call};
 use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE};
 use kube_node_cache::{ConditionView, NodeView};
@@ -59,7 +62,8 @@ impl ReportedWaits {
 
     /// Reports the reason of each Node that waits.
     pub(crate) fn reasons(&self, report: impl FnMut(&'static str)) {
-        self.0.lock().values().map(|wait| wait.reason).for_each(report);
+        let reasons: Vec<_> = self.0.lock().values().map(|wait| wait.reason).collect();
+        reasons.into_iter().for_each(report);
     }
 
     fn with<T>(&self, node: &NodeView, with: impl FnOnce(&mut ReportedWait) -> T) -> Option<T> {
@@ -136,7 +140,7 @@ impl NodeController {
 
 /// Writes a condition onto a Node, unless the Node shows it already.
 pub(crate) async fn set_condition(
-    api: &Api<Node>,
+    api: &Api<PartialObjectMeta<Node>>,
     node: &NodeView,
     r#type: &str,
     status: bool,

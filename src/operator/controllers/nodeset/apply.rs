@@ -78,8 +78,8 @@ impl NodeSetController {
         }
         match &observed.blueprint {
             Ok(blueprint) => {
-                let is_rolling = autoscaling::must_stay_off(&observed.set, plan);
-                applied.more |= self.propagate(blueprint, observed, is_rolling).await;
+                let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
+                applied.more |= self.propagate(blueprint, observed, must_stay_off).await;
             }
             Err(NoBlueprint { problem, retry }) => {
                 applied.problems.push(problem.clone());
@@ -113,8 +113,8 @@ impl NodeSetController {
 
     /// Patches labels, annotations and taints of the templates onto Nodes that stay; during a rollout, with the
     /// annotation that keeps cluster-autoscaler off. Returns true if more are left.
-    async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, is_rolling: bool) -> bool {
-        let marked = is_rolling.then(|| autoscaling::marked(&blueprint.template));
+    async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, must_stay_off: bool) -> bool {
+        let marked = must_stay_off.then(|| autoscaling::marked(&blueprint.template));
         let patch = |node: &Arc<NodeView>| {
             let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
             let change = marked.unwrap_or(&blueprint.template).change(current_template(node))?;

@@ -90,17 +90,21 @@ impl NodeSetController {
 
     /// Records expectations for the Nodes to create, within the limit of their class. Counting the class and
     /// recording is one step, so that another set of the class counts these Nodes.
-    fn reserve(&self, observed: &Observed, mut count: usize, applied: &mut Applied) -> Vec<String> {
+    fn reserve(&self, observed: &Observed, count: usize, applied: &mut Applied) -> Vec<String> {
+        if count == 0 {
+            return Vec::new();
+        }
+        // Drawn before the lock is taken, which all sets share.
+        let mut names: Vec<String> = (0..count).map(|_| self.new_name(&observed.name)).collect();
         let limit = observed.blueprint.as_ref().ok().and_then(|blueprint| blueprint.limit);
         let class = &observed.set.spec.node_class_name;
         let mut all = self.context.expectations.lock();
-        if let Some(limit) = limit.filter(|_| count > 0) {
+        if let Some(limit) = limit {
             let left = limit.saturating_sub(self.context.nodes_of_class(class, None, &all));
             // Another set was faster; the next plan reports the limit.
             applied.failed |= count > left;
-            count = count.min(left);
+            names.truncate(left);
         }
-        let names: Vec<String> = (0..count).map(|_| self.new_name(&observed.name)).collect();
         let expectations = all.entry(observed.name.clone()).or_default();
         for name in &names {
             expectations.creating(name);

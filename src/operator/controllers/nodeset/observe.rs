@@ -215,11 +215,14 @@ impl NodeSetController {
     fn class_back_off(&self, set: &NodeSet) -> Duration {
         let now = Timestamp::now();
         let all = self.context.sets.by_index(&set.spec.node_class_name);
-        let others = all.iter().filter_map(|own| own.object.as_ref().ok()).filter(|other| {
-            other.spec.class_overrides == set.spec.class_overrides && other.metadata.uid != set.metadata.uid
+        let failed = all.iter().filter_map(|own| {
+            let other = own.object.as_ref().ok()?;
+            Some((other, other.status.as_ref()?.start_failures.as_ref()?))
         });
-        let failures = others.filter_map(|other| other.status.as_ref()?.start_failures.as_ref());
-        failures.map(|failures| rollout::back_off(failures, now)).max().unwrap_or_default()
+        let failures = failed.filter(|(other, _)| {
+            other.metadata.uid != set.metadata.uid && other.spec.class_overrides == set.spec.class_overrides
+        });
+        failures.map(|(_, failures)| rollout::back_off(failures, now)).max().unwrap_or_default()
     }
 
     /// Blueprint of new Nodes.

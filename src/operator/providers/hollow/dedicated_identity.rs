@@ -47,10 +47,16 @@ pub(super) struct DedicatedIdentities {
     bootstrap: Arc<BootstrapClient>,
     meter: Meter,
     semaphore: PrioritySemaphore,
-    /// By UID of the Node.
-    machines: Mutex<HashMap<Arc<str>, DedicatedMachine>>,
+    machines: Mutex<Machines>,
     /// Receivers of machines that meet an obstacle or are deleted.
     pub(super) watchers: Watchers,
+}
+
+#[derive(Default)]
+struct Machines {
+    by_uid: HashMap<Arc<str>, DedicatedMachine>,
+    /// UID of the newest Node of each name.
+    by_name: HashMap<Arc<str>, Arc<str>>,
 }
 
 struct DedicatedMachine {
@@ -74,23 +80,33 @@ impl DedicatedIdentities {
     /// Creates a machine. An existing one is left as it is.
     pub(super) fn create(self: &Arc<Self>, spec: MachineSpec) {
         let mut machines = self.machines.lock();
-        if machines.contains_key(&spec.uid) {
+        if machines.by_uid.contains_key(&spec.uid) {
             return;
         }
         let (identities, id) = (Arc::clone(self), machine_id(&spec));
         let task = AbortOnDropHandle::new(tokio::spawn(async move { identities.run(id).await }));
-        machines.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
+        machines.by_name.insert(Arc::clone(&spec.node), Arc::clone(&spec.uid));
+        machines.by_uid.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
     }
 
     pub(super) fn update(&self, uid: &str, settings: &Settings) {
-        if let Some(machine) = self.machines.lock().get_mut(uid) {
+        if let Some(machine) = self.machines.lock().by_uid.get_mut(uid) {
             machine.spec.settings.clone_from(settings);
         }
     }
 
     /// Deletes a machine: its connection ends, and its key is forgotten.
     pub(super) fn delete(&self, uid: &str) {
-        let gone = self.machines.lock().remove(uid);
+        let gone = {
+            let mut machines = self.machines.lock();
+            let gone = machines.by_uid.remove(uid);
+            if let Some(machine) = &gone
+                && machines.by_name.get(&machine.spec.node).is_some_and(|newest| **newest == *uid)
+            {
+                machines.by_name.remove(&machine.spec.node);
+            }
+            gone
+        };
         if let Some(machine) = gone {
             self.watchers.notify(&machine_id(&machine.spec));
         }
@@ -98,19 +114,18 @@ impl DedicatedIdentities {
 
     /// State of a machine without an identity, or without the next one. The hollow kubelet reports a healthy machine.
     pub(super) fn get(&self, uid: &str) -> Option<Existing> {
-        let trouble = self.machines.lock().get(uid)?.trouble.clone();
+        let trouble = self.machines.lock().by_uid.get(uid)?.trouble.clone();
         Some(Existing { stage: Stage::Starting, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
     /// UID of the machine of a Node, by the Node's name.
     pub(super) fn machine_of(&self, node: &str) -> Option<Arc<str>> {
-        let machines = self.machines.lock();
-        machines.iter().find(|(_, machine)| &*machine.spec.node == node).map(|(uid, _)| Arc::clone(uid))
+        self.machines.lock().by_name.get(node).map(Arc::clone)
     }
 
     pub(super) fn list(&self) -> Vec<MachineId> {
         let machines = self.machines.lock();
-        machines.values().map(|machine| machine_id(&machine.spec)).collect()
+        machines.by_uid.values().map(|machine| machine_id(&machine.spec)).collect()
     }
 
     /// Runs a machine until it is deleted.
@@ -126,7 +141,7 @@ impl DedicatedIdentities {
             self.hollow.delete(&id.uid);
             warn!(node = &*id.node, error = chain(&error), "a machine has no identity, trying again");
             let message = chain(&error);
-            if let Some(machine) = self.machines.lock().get_mut(&id.uid) {
+            if let Some(machine) = self.machines.lock().by_uid.get_mut(&id.uid) {
                 machine.trouble = Some(Trouble { reason: NO_IDENTITY.to_owned(), message });
             }
             self.watchers.notify(&id);
@@ -159,7 +174,7 @@ impl DedicatedIdentities {
         {
             // A deletion removes the machine from this map first.
             let mut machines = self.machines.lock();
-            let Some(machine) = machines.get_mut(&id.uid) else {
+            let Some(machine) = machines.by_uid.get_mut(&id.uid) else {
                 return IdentityError::NodeGone { node: id.node.to_string() };
             };
             machine.trouble = None;

@@ -121,12 +121,16 @@ fn end(status: &PodStatus) -> Trouble {
         .filter_map(|container| Some((&container.name, container.state.as_ref()?.terminated.as_ref()?)))
         .find(|(_, end)| end.exit_code != 0)
         .map(|(name, end)| ended(name, end));
-    let by_itself = ("PodEnded".to_owned(), "its pod has ended by itself".to_owned());
-    let (reason, message) = container.map_or(by_itself, |Trouble { reason, message }| (reason, message));
     let own = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     match own(&status.reason) {
-        Some(reason) => Trouble { reason, message: own(&status.message).unwrap_or(message) },
-        None => Trouble { reason, message },
+        Some(reason) => {
+            let message = own(&status.message).or(container.map(|container| container.message));
+            Trouble { reason, message: message.unwrap_or_else(|| "its pod has ended".to_owned()) }
+        }
+        None => container.unwrap_or_else(|| Trouble {
+            reason: "PodEnded".to_owned(),
+            message: "its pod has ended by itself".to_owned(),
+        }),
     }
 }
 

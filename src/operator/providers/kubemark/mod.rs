@@ -106,7 +106,7 @@ impl Provider for KubemarkProvider {
     }
 
     fn account(&self, _: &NodeView) -> Option<Account> {
-        Some(Account::Pods)
+        Some(Account::Kubemark)
     }
 
     async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
@@ -237,7 +237,7 @@ impl KubemarkProvider {
 
     /// A new bootstrap kubeconfig of a machine, and the expiry of its token.
     async fn bootstrap(&self, id: &MachineId) -> Result<(String, Timestamp), ProviderError> {
-        let token = token::request(&self.client, Account::Pods, &id.node, &id.uid, TOKEN_LIFE).await;
+        let token = token::request(&self.client, Account::Kubemark, &id.node, &id.uid, TOKEN_LIFE).await;
         let token = token.map_err(ProviderError::retryable)?;
         let Options { server, ca, .. } = &self.options;
         Ok((token::bootstrap_kubeconfig(server, ca, &token), token.expires))
