@@ -19,12 +19,12 @@ use syn::{Attribute, Item, UseTree, Visibility, visit::Visit};
 /// The crates from bottom to top, by folder: each depends on those before it alone.
 const CRATES: [&str; 10] = [
     "api",
-    "planner",
     "kube-ext",
     "cache",
     "hollow-kubelet",
     "machine-agent",
     "local-cluster",
+    "planner",
     "operator",
     "conformance",
     "cli",
@@ -209,7 +209,9 @@ fn crates_depend_downwards_only() {
     let workspace = read("Cargo.toml");
     for (level, name) in CRATES.iter().enumerate() {
         let manifest = read(&format!("src/{name}/Cargo.toml"));
-        for (above, other) in CRATES.iter().enumerate().skip(level) {
+        // The planner decides about objects of the API and does no I/O, so it needs nothing of ours but their types.
+        let first = if *name == "planner" { 1 } else { level };
+        for (above, other) in CRATES.iter().enumerate().skip(first) {
             let path = format!("{{ path = \"src/{other}\" }}");
             let package =
                 workspace.lines().find_map(|line| line.strip_suffix(&path)?.strip_suffix(" = ")).unwrap();

@@ -2,12 +2,16 @@
 
 mod crds;
 mod duration;
+pub mod label_map;
+pub mod machine_identity;
 pub mod names;
 mod node_class;
 mod node_set;
+pub mod quantity;
 mod schema;
 mod shared;
 pub mod taints;
+pub mod time;
 
 pub use crds::crds;
 pub use duration::{GoDuration, ParseDurationError};

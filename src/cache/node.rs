@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::OwnerReference};
-use kube_node_api::names;
-use kube_node_planner::label_map::LabelMap;
+use kube_node_api::{label_map::LabelMap, names};
 use prost::Message;
 use serde::Deserialize;
 use strum::IntoStaticStr;

@@ -1,6 +1,6 @@
 //! Resource lists, added up as the scheduler does.
 
-use kube_node_planner::quantity;
+use kube_node_api::quantity;
 
 use super::{InternedStr, intern};
 

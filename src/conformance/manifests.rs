@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 use kube::Resource;
-use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, names};
-use kube_node_planner::node_builder::ALPHABET;
+use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, names, names::SUFFIX_ALPHABET};
 use rand::seq::IndexedRandom;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -30,7 +29,7 @@ pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A unique name for a test run.
 pub(super) fn run_name() -> String {
     let mut rng = rand::rng();
-    let suffix = (0..5).filter_map(|_| ALPHABET.choose(&mut rng)).map(|byte| char::from(*byte));
+    let suffix = (0..5).filter_map(|_| SUFFIX_ALPHABET.choose(&mut rng)).map(|byte| char::from(*byte));
     format!("conformance-{}", suffix.collect::<String>())
 }
 

@@ -7,10 +7,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use crate::boot;
 use jiff::Timestamp;
 use kube_ext::wire::WireError;
 use kube_node_cache::{Cache, NodeView, PodView};
-use kube_node_planner::boot;
 use parking_lot::Mutex;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 

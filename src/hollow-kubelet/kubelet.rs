@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::boot;
 use jiff::Timestamp;
 use kube_node_cache::{Cache, NodeView, PodView};
-use kube_node_planner::boot;
 
 use super::{
     MachineState, clock::Clock, machine::Machine, node_lease::NodeLease, node_status::NodeStatus,

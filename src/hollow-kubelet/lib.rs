@@ -10,6 +10,7 @@
 //! one lock that is held only for decisions.
 
 mod addresses;
+pub mod boot;
 pub mod capacity;
 mod clock;
 mod coordinator;
@@ -17,6 +18,8 @@ mod cpu_counter;
 mod dispatch;
 mod endpoint;
 mod event_recorder;
+pub mod fault_injection;
+pub mod health;
 mod kubelet;
 pub mod kubelet_watches;
 mod machine;

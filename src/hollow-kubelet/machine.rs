@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube_node_cache::NodeView;
-use kube_node_planner::{
-    boot,
-    fault_injection::{self, Behaviour, Phase},
-};
 use uuid::Uuid;
 
 use super::{
-    DedicatedClient, Settings,
+    DedicatedClient, Settings, boot,
     clock::{Clock, to_seconds},
     cpu_counter::CpuCounter,
     endpoint::Endpoint,
+    fault_injection::{self, Behaviour, Phase},
     shape::Shape,
 };
 

@@ -14,23 +14,20 @@ use k8s_pb::{
 };
 use kube::{Api, Client, api::ListParams};
 use kube_ext::wire::{Body, WireError, envelope};
-use kube_node_api::names;
-use kube_node_planner::time;
+use kube_node_api::{names, time};
 use serde_json::json;
 
 use super::{
     clock::Clock,
     machine::Machine,
     request::{FailureCount, Request, spread},
-    schedule::{Priority, RENEW_INTERVAL, Schedule},
+    schedule::{LEASE_SECONDS, Priority, RENEW_INTERVAL, Schedule},
 };
 
 /// Namespace of all node Leases.
 const NAMESPACE: &str = "kube-node-lease";
 /// Label of a Lease written by the shared identity.
 const LABEL: (&str, &str) = (names::LABEL_NODE_CONTROLLER, "hollow");
-/// Lifetime of a Lease without renewal, in seconds; a kubelet's default.
-const DURATION_SECONDS: i32 = 40;
 
 /// Node Lease of a machine.
 #[derive(Debug, Default)]
@@ -184,7 +181,7 @@ impl NodeLease {
             }),
             spec: Some(LeaseSpec {
                 holder_identity: Some(node.to_string()),
-                lease_duration_seconds: Some(DURATION_SECONDS),
+                lease_duration_seconds: Some(i32::from(LEASE_SECONDS)),
                 renew_time: Some(MicroTime {
                     seconds: Some(now.as_second()),
                     nanos: Some(now.subsec_nanosecond()),
@@ -253,7 +250,7 @@ fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Time
         },
         "spec": {
             "holderIdentity": node,
-            "leaseDurationSeconds": DURATION_SECONDS,
+            "leaseDurationSeconds": LEASE_SECONDS,
             // The server requires six fractional digits.
             "renewTime": format!("{now:.6}"),
         },

@@ -4,11 +4,11 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use crate::health::{KubeletCondition, conditions};
 use http::Method;
 use jiff::Timestamp;
 use kube_ext::wire::{Body, WireError};
 use kube_node_cache::{Cache, NodeView};
-use kube_node_planner::health::{KubeletCondition, conditions};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;

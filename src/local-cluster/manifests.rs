@@ -226,7 +226,6 @@ pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
 mod tests {
     use super::*;
     use crate::NAMESPACE;
-    use kube_node_planner::node_builder;
 
     #[test]
     fn every_binding_names_a_role_that_there_is() {
@@ -281,11 +280,8 @@ mod tests {
     #[test]
     fn the_policy_knows_the_names_that_sets_make() {
         let policy = include_str!("../../charts/kube-node/files/policies.yaml");
-        let pattern = format!(
-            "^.+-[{}]{{{}}}$",
-            String::from_utf8_lossy(node_builder::ALPHABET),
-            node_builder::SUFFIX_LENGTH
-        );
+        let pattern =
+            format!("^.+-[{}]{{{}}}$", String::from_utf8_lossy(names::SUFFIX_ALPHABET), names::SUFFIX_LENGTH);
         assert!(policy.contains(&format!(".matches('{pattern}')")), "{pattern}");
     }
 

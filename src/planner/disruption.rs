@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube_node_api::UnhealthyCondition;
+use kube_node_api::{UnhealthyCondition, time::left};
 use sha2::{Digest, Sha256};
 use strum::{IntoStaticStr, VariantNames};
 
-use super::{node_state::NodeState, time::left};
+use super::node_state::NodeState;
 
 /// Reason to replace a Node, most severe first; the names of the variants are reasons of events and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantNames)]

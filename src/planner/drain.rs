@@ -10,10 +10,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube_node_api::{Drain, UnmanagedPods};
+use kube_node_api::{
+    Drain, UnmanagedPods,
+    time::{left, passed},
+};
 use strum::{IntoStaticStr, VariantNames};
-
-use super::time::{left, passed};
 
 /// Maximum grace period of pods that are deleted after the timeout.
 pub const LAST_GRACE: Duration = Duration::from_secs(30);

@@ -14,7 +14,9 @@ use std::{
 use jiff::Timestamp;
 use strum::IntoStaticStr;
 
-use super::{backoff::Backoff, set_wait::SetWait, time::passed};
+use kube_node_api::time::passed;
+
+use super::{backoff::Backoff, set_wait::SetWait};
 
 /// Wait after each failure of a write: a corrected policy or permission takes effect within a minute.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));

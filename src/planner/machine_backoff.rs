@@ -10,7 +10,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{backoff::Backoff, time::left};
+use kube_node_api::time::left;
+
+use super::backoff::Backoff;
 
 /// Wait after the second early end in a row; none after the first.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));

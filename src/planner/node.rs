@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube_node_api::names::TAINT_UNINITIALIZED;
+use kube_node_api::{names::TAINT_UNINITIALIZED, time::left};
 
 use super::{
     drain::{self, PodId},
     taints::{self, Initialization},
-    time::left,
     wait::NodeWait,
 };
 

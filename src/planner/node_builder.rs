@@ -21,12 +21,6 @@ const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
 /// Reason of the Ready condition until a kubelet reports.
 pub const PROVISIONING: &str = "Provisioning";
 
-/// Letters of a Node name's suffix: those of Kubernetes' generated names, which can form no word.
-pub const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-
-/// Length of a Node name's suffix: 387 million names, so that no name is reused.
-pub const SUFFIX_LENGTH: usize = 6;
-
 /// Identity and origin of a Node.
 #[derive(Clone, Debug)]
 pub struct NodeOrigin<'a> {
@@ -60,8 +54,9 @@ pub struct NodeOrigin<'a> {
 
 /// A new Node name of a set; `pick` returns a random number below its argument.
 pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
-    let suffix =
-        (0..SUFFIX_LENGTH).filter_map(|_| ALPHABET.get(pick(ALPHABET.len()))).map(|byte| char::from(*byte));
+    let suffix = (0..names::SUFFIX_LENGTH)
+        .filter_map(|_| names::SUFFIX_ALPHABET.get(pick(names::SUFFIX_ALPHABET.len())))
+        .map(|byte| char::from(*byte));
     format!("{set}-{}", suffix.collect::<String>())
 }
 

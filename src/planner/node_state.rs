@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::time::left;
+use kube_node_api::time::left;
 
 /// Progress of a Node's deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

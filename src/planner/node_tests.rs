@@ -254,7 +254,7 @@ proptest! {
             prop_assert!(node.deleted_at.is_some() && machine == MachineState::Absent);
             let Pods::Known { drain, .. } = &pods else { panic!("goes with pods unknown") };
             let marked = taints::out_of_service_since(&node.taints);
-            let waited = marked.is_some_and(|since| crate::time::left(since, CLEANUP_LIMIT, at(now)).is_zero());
+            let waited = marked.is_some_and(|since| kube_node_api::time::left(since, CLEANUP_LIMIT, at(now)).is_zero());
             prop_assert!(drain.bound.is_empty() || waited);
         }
         if has(&NodeStep::DeleteMachine) {

@@ -5,11 +5,12 @@
 //! so that an operator upgrade with another hashing never takes an old Node for a changed one.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_node_api::{ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources};
+use kube_node_api::{
+    ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources,
+    quantity::{self, ParseQuantityError},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-
-use super::quantity::{self, ParseQuantityError};
 
 /// Version of the hashing. Raise it when [`ResolvedMachine`] or its encoding changes.
 pub const HASH_VERSION: u32 = 1;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube_node_api::{RolloutStatus, StartFailures};
+use kube_node_api::{RolloutStatus, StartFailures, time::left};
 
-use super::{backoff::Backoff, time::left};
+use super::backoff::Backoff;
 
 /// Default of `progressDeadline`, as for Deployments.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_mins(10);

@@ -7,10 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Taint;
-use kube_node_api::{NodeTemplate, names::ANNOTATION_APPLIED, taints};
+use kube_node_api::{NodeTemplate, label_map::LabelMap, names::ANNOTATION_APPLIED, taints};
 use serde::{Deserialize, Serialize};
-
-use super::label_map::LabelMap;
 
 /// Merged templates of class and set.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,11 +7,11 @@ use std::{
 };
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
+use kube_node_api::quantity;
 use kube_node_operator::autoscaler::proto::{
     ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, PricingNodePriceRequest,
     PricingPodPriceRequest,
 };
-use kube_node_planner::quantity;
 use prost::Message;
 use serde_json::json;
 use tonic::Code;

@@ -3,8 +3,7 @@
 //! The fields mean what the README of the Cluster API kubemark provider says; kube-node has the same semantics.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_node_api::GoDuration;
-use kube_node_planner::quantity;
+use kube_node_api::{GoDuration, quantity};
 use local_cluster::binaries::KUBERNETES_VERSION;
 use serde_json::{Value, json};
 

@@ -8,11 +8,11 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ContainerState, ContainerStatus, Pod},
 };
+use kube_node_api::machine_identity::USER_PREFIX;
 use kube_node_operator::providers::{
     Trouble,
     kubemark::health::{self, Health},
 };
-use kube_node_planner::approval::USER_PREFIX;
 use serde::Serialize;
 
 /// Duration of a node Lease, in seconds.

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use kube_node_api::Resources;
-use kube_node_planner::quantity::{self, ParseQuantityError};
+use kube_node_api::{
+    Resources,
+    quantity::{self, ParseQuantityError},
+};
 use serde_json::{Value, json};
 
 use super::machine_template::{MachineTemplate, Shape};

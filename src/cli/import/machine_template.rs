@@ -8,8 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::ResourceExt;
-use kube_node_api::{Resources, names};
-use kube_node_planner::quantity;
+use kube_node_api::{Resources, names, quantity};
 
 /// Number of Nodes from which a label with a different value on each counts as a name.
 const NAMES_FROM: usize = 4;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
+use kube_node_api::label_map::LabelMap;
 use kube_node_cache::{NodeSelectorTerm, PodSpecView, PodView, Toleration};
-use kube_node_planner::label_map::LabelMap;
 
 use super::{
     allocatable::{Allocatable, Shortage, shortages},

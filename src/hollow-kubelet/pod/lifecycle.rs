@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_node_api::time;
 use kube_node_cache::{
     Container, ContainerState, ContainerView, InternedStr, PodStatus, PodView, Terminated, intern,
 };
-use kube_node_planner::time;
 
 use super::{
     SyncContext,

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_node_api::time;
 use kube_node_cache::{
     ContainerState, ContainerView, InternedStr, PodStatus, PodView, RestartPolicy, Terminated, intern,
 };
-use kube_node_planner::time;
 
 use super::{
     container::{all, has_begun},

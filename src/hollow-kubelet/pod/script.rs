@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use kube_node_api::{ContainerDefaults, GoDuration, names};
+use kube_node_api::{ContainerDefaults, GoDuration, names, quantity};
 use kube_node_cache::{
     Container, HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodSpecView, Probe, RestartPolicy, hollow_annotation,
 };
-use kube_node_planner::quantity;
 
 /// Default run time of a container that ends.
 const RUN_TIME: Duration = Duration::from_secs(1);

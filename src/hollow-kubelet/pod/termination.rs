@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube_node_api::ContainerDefaults;
+use kube_node_api::{ContainerDefaults, time};
 use kube_node_cache::{ContainerState, ContainerView, PodStatus, PodView};
-use kube_node_planner::time;
 
 use super::{
     FailureReason,

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::{Stream, stream};
 use jiff::Timestamp;
+use kube_node_api::time;
 use kube_node_cache::{Cache, PodView};
-use kube_node_planner::time;
 use tokio::time::sleep;
 
 use super::logs::{Lines, LogOptions};

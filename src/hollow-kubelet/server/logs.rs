@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
-use kube_node_planner::time;
+use kube_node_api::time;
 
 use super::query::Query;
 use crate::pod::output::{Output, Run};

@@ -5,9 +5,8 @@
 //! machine's is kept in memory, and starts anew.
 
 use jiff::Timestamp;
-use kube_node_api::{ContainerDefaults, Resources};
+use kube_node_api::{ContainerDefaults, Resources, quantity};
 use kube_node_cache::PodView;
-use kube_node_planner::quantity;
 
 use crate::{
     cpu_counter::core_nanos,

@@ -8,7 +8,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use kube::{Client, Config, config::AuthInfo};
 use kube_ext::{connection::like_a_kubelet, leader::Fence, rate::Rate};
-use kube_node_planner::approval::Account;
+use kube_node_api::machine_identity::Account;
 
 use super::{
     CredentialStore, IdentityError,

@@ -23,7 +23,7 @@ use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kube::Client;
 use kube_ext::{backoff::Backoff, error::chain};
-use kube_node_planner::approval::LIFETIME_MAX;
+use kube_node_api::machine_identity::LIFETIME_MAX;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 

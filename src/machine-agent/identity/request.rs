@@ -14,7 +14,7 @@ use kube::{
     api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
 use kube_ext::call::call;
-use kube_node_planner::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
+use kube_node_api::machine_identity::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 

@@ -19,8 +19,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use kube_ext::call::{ApiError, call};
-use kube_node_api::names;
-use kube_node_planner::approval::Account;
+use kube_node_api::{machine_identity::Account, names};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 

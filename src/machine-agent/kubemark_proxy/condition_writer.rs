@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use hollow_kubelet::fault_injection::Behaviour;
 use http::{Request, header::USER_AGENT};
 use jiff::Timestamp;
 use kube::{Client, runtime::utils::Backoff as _};
 use kube_ext::{backoff::Backoff, error::chain, log_once::LogOnce};
-use kube_node_planner::fault_injection::Behaviour;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};

@@ -7,6 +7,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use hollow_kubelet::fault_injection::Behaviour;
 use http::{
     HeaderMap, Method, Request, StatusCode,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
@@ -14,7 +15,6 @@ use http::{
 };
 use jiff::Timestamp;
 use kube::Client;
-use kube_node_planner::fault_injection::Behaviour;
 use serde_json::{Value, json};
 
 use super::{

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use kube_node_planner::{
+use hollow_kubelet::{
     fault_injection::Behaviour,
     health::{self, UNHEALTHY},
 };
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 /// Values inside a status by section and key, such as `nodeInfo` and `bootID`. Null stands for a missing one.

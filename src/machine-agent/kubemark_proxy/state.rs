@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use kube_node_api::Failures;
-use kube_node_planner::{
+use hollow_kubelet::{
     boot,
     fault_injection::{self, Behaviour},
 };
+use jiff::Timestamp;
+use kube_node_api::Failures;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use hollow_kubelet::health::UNHEALTHY;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::{FailureMode, GoDuration};
-use kube_node_planner::health::UNHEALTHY;
 
 use super::*;
 

@@ -13,18 +13,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 pub use subject::{Subject, SubjectError};
 
-use kube_node_api::names;
+use kube_node_api::machine_identity::{Account, GROUP, LIFETIME_MAX, SIGNER, USAGES, USER_PREFIX};
 
-/// Signer of kubelets' client certificates.
-pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Key usages of such a certificate.
-pub const USAGES: [&str; 2] = ["digital signature", "client auth"];
-/// Prefix of a node's user name.
-pub const USER_PREFIX: &str = "system:node:";
-/// Group of all nodes.
-pub const GROUP: &str = "system:nodes";
-/// Maximum lifetime that a request may ask for: limits the use of a stolen certificate.
-pub const LIFETIME_MAX: Duration = Duration::from_hours(1);
 /// `extra` keys of a token that is bound to a Node, or to a pod on a Node.
 const EXTRA_NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const EXTRA_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
@@ -59,34 +49,6 @@ pub struct Node {
     pub server: NodeServer,
     /// True if the Node has a machine that is not being deleted.
     pub has_machine: bool,
-}
-
-/// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. A process that may request tokens of
-/// one of them cannot pose as a machine of the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Account {
-    /// Account of kubemark machines: the operator requests its tokens.
-    Kubemark,
-    /// Account of hollow machines: the operator or worker that runs them requests its tokens.
-    Hollow,
-}
-
-impl Account {
-    /// Both accounts.
-    pub const ALL: [Self; 2] = [Self::Kubemark, Self::Hollow];
-
-    /// Name of the `ServiceAccount`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kubemark => names::MACHINE_SERVICE_ACCOUNT,
-            Self::Hollow => names::HOLLOW_MACHINE_SERVICE_ACCOUNT,
-        }
-    }
-
-    /// User name of the `ServiceAccount`.
-    pub fn user(self) -> String {
-        format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, self.name())
-    }
 }
 
 /// Provider that serves a Node.

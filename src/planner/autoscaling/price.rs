@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_pb::api::core::v1::Pod;
-use kube_node_api::Resources;
+use kube_node_api::{Resources, quantity};
 
 use super::{Code, ScaleRefusal};
-use crate::quantity;
 
 /// Seconds per hour.
 pub const HOUR: f64 = 3_600.0;

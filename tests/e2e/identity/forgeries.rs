@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, ObjectMeta, PostParams},
     config::Kubeconfig,
 };
-use kube_node_planner::approval::Account;
+use kube_node_api::machine_identity::Account;
 use machine_agent::identity::token::{self, Token};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};

@@ -25,12 +25,12 @@ use kube::{
     api::{DeleteParams, ListParams, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use kube_node_api::machine_identity::Account;
 use kube_node_cache::NodeView;
 use kube_node_operator::{
     controllers::{Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, csr::Approver},
     providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings},
 };
-use kube_node_planner::approval::Account;
 use machine_agent::{
     identity::{Identity, IdentityOptions, token},
     machine_dir,

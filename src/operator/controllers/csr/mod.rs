@@ -11,7 +11,7 @@ use kube_ext::{
     call::{call, read},
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
-use kube_node_api::names;
+use kube_node_api::{machine_identity, names};
 use kube_node_cache::{Cache, EventHandler, NodeView, Protobuf, ReflectError, WireNode};
 use kube_node_planner::approval::{self, CsrDecision, Denial, NodeServer};
 use serde_json::json;
@@ -46,7 +46,8 @@ impl Approver {
     /// Watches the requests to the signer of node certificates. Returns only if that can never work.
     pub async fn watch(self: Arc<Self>) -> Result<(), ReflectError> {
         let api: Api<CertificateSigningRequest> = Api::all(self.context.client.clone());
-        let of_signer = watcher::Config::default().fields(&format!("spec.signerName={}", approval::SIGNER));
+        let of_signer =
+            watcher::Config::default().fields(&format!("spec.signerName={}", machine_identity::SIGNER));
         kube_node_cache::run(api, of_signer, Arc::clone(&self.csrs)).await
     }
 

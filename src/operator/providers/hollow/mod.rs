@@ -16,9 +16,8 @@ use futures::{
 use http::Method;
 use kube::Client;
 use kube_ext::{call, wire::Body};
-use kube_node_api::names;
+use kube_node_api::{machine_identity::Account, names};
 use kube_node_cache::{Cache, NodeView};
-use kube_node_planner::approval::Account;
 use serde_json::json;
 
 use self::hosted::Hosted;

@@ -24,9 +24,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use kube_ext::{error::chain, leader::Fence};
-use kube_node_api::{NodeClass, names};
+use kube_node_api::{NodeClass, machine_identity::Account, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
-use kube_node_planner::approval::Account;
 use machine_agent::identity::token;
 use parking_lot::Mutex;
 use serde::Serialize;

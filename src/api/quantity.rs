@@ -3,8 +3,8 @@
 //! The grammar is that of apimachinery's `resource.Quantity`. kube-apiserver validates the quantities of
 //! stored objects, so a parse error here means that an object bypassed the schema.
 
+use crate::Resources;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_node_api::Resources;
 
 /// Nano-units per unit.
 const NANO: i128 = 1_000_000_000;
@@ -73,7 +73,7 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
 }
 
 /// A canonical form of the quantities: nano-units, so that equal amounts compare equal in any notation.
-pub(super) fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
+pub fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
     amounts.iter().map(|(name, amount)| Ok((name.clone(), Quantity(nanos(amount)?.to_string())))).collect()
 }
 

@@ -7,10 +7,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_node_api::time::passed;
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
-
-use super::time::passed;
 
 /// Bytes of the UUID that hold the time from the first to the last boot, in milliseconds.
 const AFTER: std::ops::Range<usize> = 10..16;
