@@ -1,7 +1,7 @@
 //! Changes to the Nodes of a test run while it goes on: adds a foreign taint to each new Node and removes the
 //! start-up taint once a Node is initialized.
 
-use std::{collections::HashSet, convert::Infallible, time::Duration};
+use std::{collections::HashSet, convert::Infallible, future::pending, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -28,7 +28,9 @@ pub(super) async fn run(run: &TestRun) -> Infallible {
             let due: Vec<Node> = existing(all).into_iter().filter(|node| is_due(node, &marked)).collect();
             (!due.is_empty()).then_some(due)
         });
-        for node in due.await.unwrap_or_default() {
+        // A recorder that has ended shows no more Nodes.
+        let Some(due) = due.await else { return pending().await };
+        for node in due {
             if change(run, &node, marked.contains(&node.uid())).await {
                 marked.insert(node.uid());
             } else {
