@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
-use kube::Resource;
 use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, names, names::SUFFIX_ALPHABET};
 use rand::seq::IndexedRandom;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Label and annotation of all objects of a test run.
@@ -132,13 +130,4 @@ pub(super) fn pod(name: &str, node: &str, image: &str, owner: Option<&str>) -> V
             "containers": [{"name": "main", "image": image}],
         },
     })
-}
-
-/// Builds an object from JSON without kind and apiVersion.
-pub(super) fn object<K: Resource<DynamicType = ()> + DeserializeOwned>(
-    mut value: Value,
-) -> serde_json::Result<K> {
-    value["apiVersion"] = json!(K::api_version(&()));
-    value["kind"] = json!(K::kind(&()));
-    serde_json::from_value(value)
 }

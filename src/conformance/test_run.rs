@@ -13,7 +13,8 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{ListParams, PostParams},
+    api::{ListParams, ObjectMeta, PartialObjectMeta, PostParams},
+    core::Request,
 };
 use kube_ext::{
     call::{ApiError, call},
@@ -22,7 +23,7 @@ use kube_ext::{
 };
 use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
 use parking_lot::Mutex;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -40,6 +41,7 @@ use crate::{
 const POLL: Duration = Duration::from_millis(500);
 
 pub(super) struct TestRun {
+    client: Client,
     pub(super) args: Check,
     /// Name of the class, the NodeSet and the namespace.
     pub(super) name: String,
@@ -47,18 +49,18 @@ pub(super) struct TestRun {
     pub(super) sets: Api<NodeSet>,
     pub(super) classes: Api<NodeClass>,
     pub(super) nodes: Api<Node>,
-    pub(super) namespaces: Api<Namespace>,
+    pub(super) namespaces: Api<PartialObjectMeta<Namespace>>,
     pub(super) pods: Api<Pod>,
     pub(super) budgets: Api<PodDisruptionBudget>,
-    pub(super) daemons: Api<DaemonSet>,
-    pub(super) config_maps: Api<ConfigMap>,
+    pub(super) daemons: Api<PartialObjectMeta<DaemonSet>>,
+    pub(super) config_maps: Api<PartialObjectMeta<ConfigMap>>,
     /// Recorded history of the Nodes.
     pub(super) seen: Recorder<Node>,
     /// Recorded history of the pods.
     pub(super) seen_pods: Recorder<Pod>,
     report: Mutex<Report>,
     /// Generation of the NodeSet after the last write of the test run.
-    generation: Mutex<Option<i64>>,
+    pub(super) generation: Mutex<Option<i64>>,
 }
 
 impl TestRun {
@@ -85,6 +87,7 @@ impl TestRun {
             seen,
             nodes,
             pods,
+            client,
             given,
             args,
             name,
@@ -98,10 +101,6 @@ impl TestRun {
         self.args.timeout.0
     }
 
-    pub(super) fn controller(&self) -> &str {
-        &self.given.node_controller
-    }
-
     /// Name of a Node written by hand.
     pub(super) fn by_hand(&self, what: &str) -> String {
         format!("{}-{what}", self.name)
@@ -110,10 +109,7 @@ impl TestRun {
     pub(super) fn introduce(&self) {
         print_line(format_args!(
             "NodeController {}, by NodeClass and NodeSet {} (a copy of {}) with {} nodes",
-            self.controller(),
-            self.name,
-            self.args.class,
-            self.args.nodes
+            self.given.node_controller, self.name, self.args.class, self.args.nodes
         ));
     }
 
@@ -156,14 +152,18 @@ impl TestRun {
         report.passed()
     }
 
-    pub(super) async fn create<K>(&self, api: &Api<K>, object: Value) -> anyhow::Result<K>
+    /// Creates an object from JSON without kind and apiVersion.
+    pub(super) async fn create<K>(&self, api: &Api<K>, mut object: Value) -> anyhow::Result<ObjectMeta>
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+        K: Resource<DynamicType = ()>,
     {
-        let object: K = manifests::object(object)?;
-        let action = format!("create {} {}", K::kind(&()), object.name_any());
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        Ok(call(action, api.create(&params, &object)).await?)
+        let request = Request::new(api.resource_url()).create(&params, serde_json::to_vec(&object)?)?;
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let created = self.client.request::<PartialObjectMeta>(request);
+        Ok(call(format_args!("create {} {name}", K::kind(&())), created).await?.metadata)
     }
 
     pub(super) async fn patch<K>(&self, api: &Api<K>, name: &str, change: Value) -> Result<K, ApiError>
@@ -184,17 +184,13 @@ impl TestRun {
     /// Patches the spec of the NodeSet.
     pub(super) async fn set_spec(&self, change: Value) -> anyhow::Result<()> {
         let set = self.patch(&self.sets, &self.name, json!({ "spec": change })).await?;
-        self.wrote(&set);
+        self.wrote(&set.metadata);
         Ok(())
     }
 
     /// Records the generation of the NodeSet after a write of the test run.
-    pub(super) fn wrote(&self, set: &NodeSet) {
-        *self.generation.lock() = set.metadata.generation;
-    }
-
-    pub(super) fn generation(&self) -> Option<i64> {
-        *self.generation.lock()
+    pub(super) fn wrote(&self, set: &ObjectMeta) {
+        *self.generation.lock() = set.generation;
     }
 
     /// Reads again until `is` holds. `Err`: what was read last within the time limit.

@@ -40,10 +40,11 @@ pub(super) async fn arrive(run: &TestRun, revision: &str) -> anyhow::Result<bool
     let set = run.create(&run.sets, manifests::set(&run.name, run.args.nodes)).await?;
     run.wrote(&set);
     let (class, nobody) = (run.name.clone(), manifests::of_nobody(&run.name));
+    let ours = run.given.node_controller.as_str();
     for (what, class, controller, revision, finalizer) in [
-        (BARE, &class, run.controller(), revision, false),
-        (TORN, &class, run.controller(), revision, false),
-        (LOST, &class, run.controller(), NO_REVISION, true),
+        (BARE, &class, ours, revision, false),
+        (TORN, &class, ours, revision, false),
+        (LOST, &class, ours, NO_REVISION, true),
         (FOREIGN, &nobody, manifests::NOBODY, NO_REVISION, true),
     ] {
         let node = manifests::node(&run.name, &run.by_hand(what), class, controller, revision, finalizer);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::{
     api::{
-        core::v1::{ConfigMap, Node, Pod},
+        core::v1::{Node, Pod},
         policy::v1::PodDisruptionBudget,
     },
     jiff::Timestamp,
@@ -61,8 +61,8 @@ pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
 
 /// Creates the pods. Returns true if all of them run.
 async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool> {
-    let owner: ConfigMap = run.create(&run.config_maps, json!({"metadata": {"name": OWNER}})).await?;
-    let (owner, image) = (owner.uid(), run.args.image.as_str());
+    let owner = run.create(&run.config_maps, json!({"metadata": {"name": OWNER}})).await?.uid;
+    let image = run.args.image.as_str();
     let (first, second) = (first.name_any(), second.name_any());
     let pod = |name, node| manifests::pod(name, node, image, owner.as_deref());
     let (mut opted_out, mut with_data) = (pod(PROTECTED[0], &second), pod(PROTECTED[1], &second));
@@ -74,8 +74,8 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
     for pod in all {
         run.create(&run.pods, pod).await?;
     }
-    let guard = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": GUARDED}}});
-    run.create(&run.budgets, json!({"metadata": {"name": GUARDED}, "spec": guard})).await?;
+    let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": GUARDED}}});
+    run.create(&run.budgets, json!({"metadata": {"name": GUARDED}, "spec": spec})).await?;
     let running = run.seen_pods.until(run.limit(), |all| {
         let pods = all.values().filter_map(History::last);
         let bare = pods.filter(|pod| pod.labels().get("app") != Some(&"daemons".into()));
@@ -134,8 +134,9 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
         let what = if evicted { "its pod was deleted" } else { "it went with its pod on it" };
         run.fail(contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
     }
+    let went_too_early = format!("{name} was gone with pod {GUARDED} on it");
     if is_gone {
-        run.fail(contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
+        run.fail(contract::LINGERS, went_too_early);
         return Ok(());
     }
     if run.machines().await?.is_some_and(|lines| machines_of(&lines, node).is_empty()) {
@@ -162,10 +163,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let is_pod_gone =
         run.seen_pods.of(GUARDED).is_some_and(|pod| pod.gone.is_some_and(|at| at <= gone + SLACK));
     let lingered = is_pod_gone.then(|| format!("{name} went after its pod"));
-    run.checked(
-        contract::LINGERS,
-        lingered.ok_or_else(|| format!("{name} was gone with pod {GUARDED} on it")),
-    );
+    run.checked(contract::LINGERS, lingered.ok_or(went_too_early));
     Ok(())
 }
 

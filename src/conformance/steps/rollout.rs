@@ -88,13 +88,8 @@ async fn new_revision(run: &TestRun, change: &Value, before: &str) -> anyhow::Re
     let (Ok(class) | Err(class)) = &follows;
     let observed = classes::generation(class).unwrap_or_default();
     let observed = format!("it speaks of generation {observed}");
-    match follows {
-        Ok(_) => run.pass(contract::FOLLOWS, observed),
-        Err(_) => run.fail(
-            contract::FOLLOWS,
-            format!("{observed}, and the class has {}", desired.unwrap_or_default()),
-        ),
-    }
+    let late = || format!("{observed}, and the class has {}", desired.unwrap_or_default());
+    run.checked(contract::FOLLOWS, if follows.is_ok() { Ok(observed) } else { Err(late()) });
     let seen = run.set_is(|status| status.update_revision.as_ref() == Some(&revision)).await?;
     anyhow::ensure!(
         seen.is_ok(),
