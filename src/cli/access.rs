@@ -1,12 +1,19 @@
 //! Selects the cluster, by one rule for all commands that read and write objects, and reads and writes its
 //! NodeSets. Each call has a time limit; each write applies only to the state that was read.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, fmt::Debug, path::PathBuf, time::Duration};
 
 use anyhow::bail;
 use clap::Args;
-use kube::{Api, Client, ResourceExt, api::ListParams, core::PartialObjectMeta};
-use kube_ext::objects;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::ListParams,
+    core::{ClusterResourceScope, PartialObjectMeta},
+};
+use kube_ext::{
+    call::{ApiError, call},
+    objects,
+};
 use kube_node_api::NodeSet;
 use kube_node_operator::Access;
 use local_cluster::{Layout, layout::supervisor};
@@ -128,6 +135,19 @@ async fn missing(client: &Client, name: &str) -> String {
         Err(error) if error.is_not_found() => "this cluster has no kind NodeSet: install it with `kube-node crds | kubectl apply --server-side -f -`, or name another cluster with --kubeconfig".to_owned(),
         // The right to get a NodeSet does not include the right to list them.
         Err(_) => format!("there is no NodeSet {name}"),
+    }
+}
+
+/// Names of the objects of a kind that a label selector selects; none if the kind is not installed.
+pub(super) async fn object_names<K>(client: &Client, selector: &str) -> Result<Vec<String>, ApiError>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
+{
+    let (api, params) =
+        (Api::<PartialObjectMeta<K>>::all(client.clone()), ListParams::default().labels(selector));
+    match call(format_args!("list {} objects", K::kind(&())), api.list_metadata(&params)).await {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        listed => Ok(listed?.iter().map(ResourceExt::name_any).collect()),
     }
 }
 

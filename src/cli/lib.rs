@@ -14,7 +14,6 @@ mod hollow_nodes;
 mod image;
 mod import;
 mod install_files;
-mod kind;
 mod kubectl;
 mod man;
 mod manifest;

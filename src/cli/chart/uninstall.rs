@@ -4,18 +4,21 @@
 //! drains Nodes and deletes machines. They must therefore go first; deleting them is the decision of the
 //! user, who knows their workloads.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use anyhow::{bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube_ext::process::print_line;
-use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
+use kube::{
+    Api, Client, Resource,
+    core::{ClusterResourceScope, PartialObjectMeta},
+};
+use kube_ext::{objects, process::print_line};
+use kube_node_api::{GoDuration, NodeClass, NodeSet, names::LABEL_NODECLASS};
 use local_cluster::release_secrets;
 use tokio::time::{Instant, sleep};
 
-use crate::{kind::Kind, text};
+use crate::{access::object_names, text};
 
 /// Poll interval for objects that are being deleted.
 const POLL: Duration = Duration::from_millis(500);
@@ -36,24 +39,20 @@ pub(super) struct Uninstall {
 impl Uninstall {
     /// Returns when no object needs the operator.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
-        let kinds = [
-            Kind::of::<NodeSet>(client, ""),
-            Kind::of::<Node>(client, names::LABEL_NODECLASS),
-            Kind::of::<NodeClass>(client, ""),
+        let left = [
+            summary("NodeSet", &object_names::<NodeSet>(client, "").await?),
+            summary("Node", &object_names::<Node>(client, LABEL_NODECLASS).await?),
+            summary("NodeClass", &object_names::<NodeClass>(client, "").await?),
         ];
-        let mut left = Vec::new();
-        for kind in &kinds {
-            left.extend(summary(kind.name(), &kind.names().await?));
-        }
-        let left = left.join(", ");
+        let left = left.into_iter().flatten().collect::<Vec<_>>().join(", ");
         if left.is_empty() {
             print_line("No node of kube-node is left.");
         } else if self.delete_nodes {
             print_line(format_args!("Deleting {left}"));
             let deadline = Instant::now() + self.timeout.0;
-            for kind in &kinds {
-                delete_all(kind, deadline).await?;
-            }
+            delete_all::<NodeSet>(client, "", deadline).await?;
+            delete_all::<Node>(client, LABEL_NODECLASS, deadline).await?;
+            delete_all::<NodeClass>(client, "", deadline).await?;
             print_line("All nodes are gone.");
         } else {
             bail!(
@@ -65,14 +64,18 @@ impl Uninstall {
 }
 
 /// Deletes the present objects of a kind and waits until none is left.
-async fn delete_all(kind: &Kind, deadline: Instant) -> anyhow::Result<()> {
-    for name in kind.names().await? {
-        kind.delete(&name).await?;
+async fn delete_all<K>(client: &Client, selector: &str, deadline: Instant) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
+{
+    let api = Api::<PartialObjectMeta<K>>::all(client.clone());
+    for name in object_names::<K>(client, selector).await? {
+        objects::delete(&api, &name).await?;
     }
     let mut count = usize::MAX;
     loop {
-        let left = kind.names().await?;
-        let Some(summary) = summary(kind.name(), &left) else { return Ok(()) };
+        let left = object_names::<K>(client, selector).await?;
+        let Some(summary) = summary(&K::kind(&()), &left) else { return Ok(()) };
         ensure!(
             Instant::now() < deadline,
             "still there: {summary}; kubectl describe says what holds them, and without a running operator nothing lets them go"

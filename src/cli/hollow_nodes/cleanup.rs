@@ -9,7 +9,7 @@ use local_cluster::uninstall;
 
 use super::{ClusterArgs, Goal, NAME, Wait, goal::follow};
 use crate::{
-    kind::Kind,
+    access::object_names,
     text::{NAMES_MAX, names},
 };
 
@@ -48,11 +48,12 @@ impl Cleanup {
 
 /// Refuses if other NodeSets or NodeClasses exist: they and their Nodes would be deleted with the CRDs.
 async fn nothing_else(client: &Client) -> anyhow::Result<()> {
-    let mut others = Vec::new();
-    for kind in [Kind::of::<NodeSet>(client, ""), Kind::of::<NodeClass>(client, "")] {
-        let names = kind.names().await?.into_iter().filter(|name| name != NAME);
-        others.extend(names.map(|name| format!("{} {name}", kind.name())));
-    }
+    let (sets, classes) =
+        (object_names::<NodeSet>(client, "").await?, object_names::<NodeClass>(client, "").await?);
+    let sets = sets.into_iter().map(|name| ("NodeSet", name));
+    let all = sets.chain(classes.into_iter().map(|name| ("NodeClass", name)));
+    let others = all.filter(|(_, name)| name != NAME).map(|(kind, name)| format!("{kind} {name}"));
+    let others: Vec<String> = others.collect();
     ensure!(
         others.is_empty(),
         "there is more than this fleet: delete {} first, or leave --all out",
