@@ -71,16 +71,13 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
         Err(error) => found.push(Finding::of("pods", Err(error.into()))),
     }
     let ours = format!("{LABEL},{LABEL_CLUSTER}={own}");
-    match secrets_of_classes(client).await {
-        Ok(secrets) => {
-            for secret in secrets {
-                match hosted(client, &secret, &ours).await {
-                    Ok(cluster) => clusters.push(cluster),
-                    Err(unreachable) => found.push(Finding::of("hosting", unreachable)),
-                }
-            }
+    let secrets = secrets_of_classes(client).await;
+    let secrets = secrets.map_err(|error| found.push(Finding::of("hosting", Err(error.into()))));
+    for secret in secrets.unwrap_or_default() {
+        match hosted(client, &secret, &ours).await {
+            Ok(cluster) => clusters.push(cluster),
+            Err(unreachable) => found.push(Finding::of("hosting", unreachable)),
         }
-        Err(error) => found.push(Finding::of("hosting", Err(error.into()))),
     }
     clusters.retain_mut(|cluster| {
         cluster.pods.retain(|pod| !is_ending(pod, now));

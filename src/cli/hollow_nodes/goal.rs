@@ -40,22 +40,17 @@ pub(crate) fn progress(goal: Goal, set: Option<&NodeSet>) -> Progress {
     let is_observed = is_observed(set);
     let (wanted, nodes, ready) = (set.spec.replicas, status.replicas, status.ready_replicas);
     let leaving = (nodes - wanted).max(0);
-    let counts = match goal {
+    // While surplus Nodes leave, progress counts the leaving Nodes.
+    let (counts, done, total) = match goal {
         Goal::Ready if leaving > 0 => {
-            format!("{ready} of {wanted} nodes are Ready, {leaving} more are leaving")
+            (format!("{ready} of {wanted} nodes are Ready, {leaving} more are leaving"), 0, leaving)
         }
-        Goal::Ready => format!("{ready} of {wanted} nodes are Ready"),
-        Goal::Gone => format!("{nodes} nodes are still there"),
+        Goal::Ready => (format!("{ready} of {wanted} nodes are Ready"), ready, wanted),
+        Goal::Gone => (format!("{nodes} nodes are still there"), 0, nodes),
     };
     if goal == Goal::Ready && is_observed && (ready, nodes) == (wanted, wanted) {
         return Progress::Done(counts);
     }
-    // While surplus Nodes leave, progress counts the leaving Nodes.
-    let (done, total) = match goal {
-        Goal::Ready if leaving == 0 => (ready, wanted),
-        Goal::Ready => (0, leaving),
-        Goal::Gone => (0, nodes),
-    };
     let steps = |count: i32| u64::try_from(count).unwrap_or_default();
     Progress::Waiting(Waiting {
         line: counts.clone(),

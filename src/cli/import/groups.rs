@@ -182,18 +182,19 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::machine_template::of_all, *};
     use kube_node_api::{NodeClass, NodeSet};
 
     fn machine_template(memory: &str, labels: &Value) -> MachineTemplate {
-        MachineTemplate::of(json!({
+        let node = json!({
             "metadata": {"name": "n", "labels": labels},
             "spec": {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]},
             "status": {
                 "capacity": {"cpu": "4", "memory": memory, "pods": "58"},
                 "allocatable": {"cpu": "3920m", "memory": "15000000Ki", "pods": "58"},
             },
-        }))
+        });
+        of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)
     }
 
     fn import(machine_templates: &[MachineTemplate]) -> Import {

@@ -15,7 +15,7 @@ use kube::{Api, api::ListParams};
 use kube_ext::objects::list_pages;
 use serde::Deserialize;
 
-use self::{groups::Import as Imported, machine_template::MachineTemplate};
+use self::groups::Import as Imported;
 use super::{access::ClusterArgs, manifest};
 
 /// Arguments of `import`.
@@ -105,12 +105,4 @@ fn prefix(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
-}
-
-impl MachineTemplate {
-    /// Template of one Node in a test.
-    #[cfg(test)]
-    fn of(node: serde_json::Value) -> Self {
-        machine_template::of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)
-    }
 }
