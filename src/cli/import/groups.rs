@@ -32,36 +32,28 @@ const POOLS: [&str; 8] = [
 ];
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The objects as JSON; the Rust types would add their defaults.
-#[derive(Debug)]
-pub(super) struct Import {
-    pub(super) classes: Vec<Value>,
-    pub(super) sets: Vec<Value>,
-}
-
-impl Import {
-    pub(super) fn new(
-        machine_templates: &[MachineTemplate],
-        prefix: &str,
-        node_controller: &str,
-    ) -> Result<Self, ParseQuantityError> {
-        let mut groups: Vec<Group<'_>> = Vec::new();
-        for member in machine_templates {
-            match groups.iter_mut().find(|group| group.is_of(&member.shape)) {
-                Some(group) => group.add(member),
-                None => groups.push(Group { least: member.shape.clone(), members: vec![member] }),
-            }
+/// NodeClasses and NodeSets as JSON; the Rust types would add their defaults.
+pub(super) fn objects(
+    machine_templates: &[MachineTemplate],
+    prefix: &str,
+    node_controller: &str,
+) -> Result<(Vec<Value>, Vec<Value>), ParseQuantityError> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for member in machine_templates {
+        match groups.iter_mut().find(|group| group.is_of(&member.shape)) {
+            Some(group) => group.add(member),
+            None => groups.push(Group { least: member.shape.clone(), members: vec![member] }),
         }
-        let (mut class_names, mut set_names) = (Names::default(), Names::default());
-        let mut import = Self { classes: Vec::new(), sets: Vec::new() };
-        for group in groups {
-            let machine_type = group.least.machine_type.as_deref().unwrap_or("node");
-            let name = class_names.free(&format!("{prefix}{machine_type}"));
-            import.classes.push(object("NodeClass", &name, &group.spec(node_controller)?));
-            import.sets.extend(group.sets(prefix, &name, &mut set_names));
-        }
-        Ok(import)
     }
+    let (mut class_names, mut set_names) = (Names::default(), Names::default());
+    let (mut classes, mut sets) = (Vec::new(), Vec::new());
+    for group in groups {
+        let machine_type = group.least.machine_type.as_deref().unwrap_or("node");
+        let name = class_names.free(&format!("{prefix}{machine_type}"));
+        classes.push(object("NodeClass", &name, &group.spec(node_controller)?));
+        sets.extend(group.sets(prefix, &name, &mut set_names));
+    }
+    Ok((classes, sets))
 }
 
 /// Nodes of one shape.
@@ -197,8 +189,8 @@ mod tests {
         of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)
     }
 
-    fn import(machine_templates: &[MachineTemplate]) -> Import {
-        Import::new(machine_templates, "copy-", "hollow").unwrap()
+    fn import(machine_templates: &[MachineTemplate]) -> (Vec<Value>, Vec<Value>) {
+        objects(machine_templates, "copy-", "hollow").unwrap()
     }
 
     #[test]
@@ -209,7 +201,7 @@ mod tests {
             machine_template("32393128Ki", &json!({})),
             machine_template("16390000Ki", &json!({"zone": "b"})),
         ];
-        let Import { classes, sets } = import(&all);
+        let (classes, sets) = import(&all);
         assert_eq!(classes.len(), 2);
         let spec = &classes[0]["spec"];
         assert_eq!(spec["capacity"]["memory"], "16390000Ki", "the least");
@@ -231,7 +223,7 @@ mod tests {
         let of = |pool: &str, zone: &str| {
             machine_template("16Gi", &json!({"karpenter.sh/nodepool": pool, ZONE: zone}))
         };
-        let sets = import(&[of("Spot.A", "eu-1a"), of("Spot.A", "eu-1b"), of("spot-a", "eu-1a")]).sets;
+        let sets = import(&[of("Spot.A", "eu-1a"), of("Spot.A", "eu-1b"), of("spot-a", "eu-1a")]).1;
         let names: Vec<_> = sets.iter().map(|set| set["metadata"]["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["copy-spot-a-eu-1a", "copy-spot-a-eu-1b", "copy-spot-a-eu-1a-2"]);
     }

@@ -15,7 +15,6 @@ use kube::{Api, api::ListParams};
 use kube_ext::objects::list_pages;
 use serde::Deserialize;
 
-use self::groups::Import as Imported;
 use super::{access::ClusterArgs, manifest};
 
 /// Arguments of `import`.
@@ -68,14 +67,14 @@ impl Import {
         if machine_templates.is_empty() {
             bail!("there is no Node that says what it has: name another cluster, file or --selector");
         }
-        let imported = Imported::new(&machine_templates, &self.prefix, &self.node_controller)?;
-        for object in imported.classes.iter().chain(&imported.sets) {
+        let (classes, sets) = groups::objects(&machine_templates, &self.prefix, &self.node_controller)?;
+        for object in classes.iter().chain(&sets) {
             super::print_line(manifest::document(object)?);
         }
         for text in omitted.into_iter().collect::<BTreeSet<_>>() {
             eprintln!("note: {text}");
         }
-        let (nodes, sets, classes) = (machine_templates.len(), imported.sets.len(), imported.classes.len());
+        let (nodes, sets, classes) = (machine_templates.len(), sets.len(), classes.len());
         eprintln!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses");
         Ok(())
     }
