@@ -23,7 +23,9 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// The API server's response in an error or in one of its causes, if there was one.
 pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
-    status(error).or_else(|| refusal(error.source()?))
+    // A watch passes the status of an error event on as it is.
+    let event = error.downcast_ref::<Box<Status>>().map(|status| &**status);
+    status(error).or(event).or_else(|| refusal(error.source()?))
 }
 
 fn own_text(error: &(dyn Error + 'static)) -> String {
@@ -44,6 +46,8 @@ fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher;
+
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
@@ -55,5 +59,17 @@ mod tests {
         let status = kube::core::Status::failure("denied by a policy", "Invalid").with_code(422);
         let error = Call(Box::new(kube::Error::Api(status.boxed())));
         assert_eq!(chain(&error), "cannot create Node a: denied by a policy");
+    }
+
+    #[test]
+    fn a_refusal_is_found_in_every_error_of_a_watch() {
+        let status = || kube::core::Status::failure("no right to watch", "Forbidden").with_code(403).boxed();
+        for error in [
+            watcher::Error::WatchError(status()),
+            watcher::Error::WatchStartFailed(kube::Error::Api(status())),
+        ] {
+            assert_eq!(refusal(&error).map(|status| status.code), Some(403), "{error}");
+        }
+        assert_eq!(refusal(&watcher::Error::NoResourceVersion), None);
     }
 }
