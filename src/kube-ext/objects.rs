@@ -11,19 +11,18 @@ use serde_json::Value;
 
 use crate::call::{ApiError, call};
 
+/// Bounds of a type that names its kind, as every generated one does.
+pub trait Typed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned {}
+
+impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Typed for K {}
+
 /// Reads an object; `None` if it does not exist.
-pub async fn read<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
+pub async fn read<K: Typed>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
     call(format_args!("read {} {name}", K::kind(&())), api.get_opt(name)).await
 }
 
 /// Lists objects; `what` names them in an error, as in «cannot list Nodes».
-pub async fn list<K>(api: &Api<K>, what: &str, params: &ListParams) -> Result<Vec<K>, ApiError>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
+pub async fn list<K: Typed>(api: &Api<K>, what: &str, params: &ListParams) -> Result<Vec<K>, ApiError> {
     Ok(call(format_args!("list {what}"), api.list(params)).await?.items)
 }
 
@@ -31,15 +30,12 @@ where
 const PAGE: u32 = 500;
 
 /// Lists objects page by page, since thousands of them are megabytes, and passes each to `visit`.
-pub async fn list_pages<K>(
+pub async fn list_pages<K: Typed>(
     api: &Api<K>,
     what: &str,
     params: ListParams,
     visit: impl FnMut(K),
-) -> Result<(), ApiError>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
+) -> Result<(), ApiError> {
     let (mut params, mut visit) = (params.limit(PAGE), visit);
     loop {
         let page = call(format_args!("list {what}"), api.list(&params)).await?;
@@ -52,20 +48,14 @@ where
 }
 
 /// Applies a merge patch under this field manager.
-pub async fn patch<K>(api: &Api<K>, name: &str, manager: &str, change: Value) -> Result<K, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
+pub async fn patch<K: Typed>(api: &Api<K>, name: &str, manager: &str, change: Value) -> Result<K, ApiError> {
     let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
     call(format_args!("change {} {name}", K::kind(&())), api.patch(name, &params, &Patch::Merge(change)))
         .await
 }
 
 /// Deletes an object. Returns false if it did not exist.
-pub async fn delete<K>(api: &Api<K>, name: &str) -> Result<bool, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
+pub async fn delete<K: Typed>(api: &Api<K>, name: &str) -> Result<bool, ApiError> {
     let params = DeleteParams::default();
     match call(format_args!("delete {} {name}", K::kind(&())), api.delete(name, &params)).await {
         Err(error) if error.is(404) => Ok(false),
