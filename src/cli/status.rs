@@ -81,7 +81,7 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
     let mut components = Vec::new();
     if let Some(state) = &state {
         let exists = |component: &Component| state.network.is_some() || *component != Component::RealNode;
-        for component in Component::ALL.into_iter().filter(exists) {
+        for component in Component::ALL.iter().copied().filter(exists) {
             let process = state.components.get(&component).copied().filter(|id| id.is_alive());
             let endpoint = addresses.as_ref().and_then(|addresses| component.health(addresses));
             let address = addresses.as_ref().and_then(|addresses| component.address(addresses));

@@ -1,14 +1,30 @@
 //! Components: the processes of a cluster, by name, in start order.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, IntoStaticStr, VariantArray};
 
 use super::addresses::Addresses;
 
 /// A process of the cluster. The order of the variants is the start order; the stop order is the reverse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    Display,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Component {
     /// The storage of kube-apiserver.
     Etcd,
@@ -26,25 +42,11 @@ pub enum Component {
 
 impl Component {
     /// All components in start order.
-    pub const ALL: [Self; 6] = [
-        Self::Etcd,
-        Self::KubeApiserver,
-        Self::KubeControllerManager,
-        Self::KubeScheduler,
-        Self::Operator,
-        Self::RealNode,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Name of the binary, of the log file, on the command line and in `cluster.json`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Etcd => "etcd",
-            Self::KubeApiserver => "kube-apiserver",
-            Self::KubeControllerManager => "kube-controller-manager",
-            Self::KubeScheduler => "kube-scheduler",
-            Self::Operator => "operator",
-            Self::RealNode => "real-node",
-        }
+        self.into()
     }
 
     /// URL at which the component listens; `None` for a real node that the cluster does not have.
@@ -75,12 +77,6 @@ impl Component {
     }
 }
 
-impl fmt::Display for Component {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// An extra argument for a component, written `kube-apiserver=--v=4`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComponentArg {
@@ -95,7 +91,7 @@ impl FromStr for ComponentArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         // The real node is configured by files, and its first process is kube-node itself.
-        let open = || Component::ALL.into_iter().filter(|component| *component != Component::RealNode);
+        let open = || Component::ALL.iter().copied().filter(|component| *component != Component::RealNode);
         let names = open().map(Component::name).collect::<Vec<_>>().join(", ");
         let (name, arg) =
             text.split_once('=').ok_or("write it as component=--flag=value, such as kube-apiserver=--v=4")?;
@@ -120,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_state_file_has_the_names() {
-        for component in Component::ALL {
+        for &component in Component::ALL {
             assert_eq!(serde_json::to_value(component).unwrap(), component.name());
         }
     }

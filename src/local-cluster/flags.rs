@@ -69,7 +69,7 @@ mod tests {
     fn every_value_is_filled_in() {
         let layout = Layout::new(Some(Path::new("/data"))).unwrap();
         let addresses = Addresses { autoscaler: true, ..Addresses::default() };
-        for component in Component::ALL {
+        for &component in Component::ALL {
             let flags = of(component, &layout, &addresses);
             assert!(flags.iter().all(|flag| !flag.is_empty() && !flag.contains(['{', '}'])), "{flags:?}");
         }

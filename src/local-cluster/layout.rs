@@ -156,7 +156,7 @@ impl Layout {
     pub async fn stop_leftovers(&self, _lock: &DirLock) -> anyhow::Result<usize> {
         let Some(mut state) = self.load()? else { return Ok(0) };
         let mut stopped = 0;
-        for component in Component::ALL.into_iter().rev() {
+        for &component in Component::ALL.iter().rev() {
             let Some(id) = state.components.remove(&component).filter(|id| id.is_alive()) else { continue };
             stopped += 1;
             let ended = id.terminate(GRACE).await;

@@ -11,6 +11,7 @@ mod machine;
 mod program;
 
 use kube_node_api::names::MACHINE_PROGRAM;
+use strum::IntoStaticStr;
 
 pub use archive::{Written, manifest_digest, write};
 pub use layer::{Contents, Layer};
@@ -28,7 +29,8 @@ pub const KUBEMARK: &str = "localhost/kubemark:v1.36.3";
 pub const NON_ROOT: u32 = 65_532;
 
 /// The images that kube-node makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Image {
     /// [`KUBE_NODE`].
     KubeNode,
@@ -61,11 +63,7 @@ impl Image {
 
     /// File name of the archive without its extension.
     pub fn stem(self) -> &'static str {
-        match self {
-            Self::KubeNode => "kube-node",
-            Self::Pause => "pause",
-            Self::Kubemark => "kubemark",
-        }
+        self.into()
     }
 
     /// Path of the main program inside the image.

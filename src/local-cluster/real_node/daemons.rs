@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, ffi::OsStr, path::Path, process::Stdio, time::Duration};
 
 use anyhow::{Context, ensure};
+use strum::IntoStaticStr;
 use tokio::{
     process::Command,
     time::{Instant, sleep},
@@ -23,7 +24,8 @@ const READY_LIMIT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
 /// A process of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum DaemonName {
     /// The container runtime.
     Containerd,
@@ -39,11 +41,7 @@ impl DaemonName {
 
     /// Name of the program and of its log.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Containerd => "containerd",
-            Self::Kubelet => "kubelet",
-            Self::KubeProxy => "kube-proxy",
-        }
+        self.into()
     }
 
     /// Health endpoint that is reachable from the host: a base URL and a path. containerd has none.
