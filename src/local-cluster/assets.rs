@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -49,7 +50,7 @@ fn release_of(program: &Path) -> Option<(u32, u32)> {
 pub(super) fn link(dir: &Path, fit: &[&str], built: &Path) -> anyhow::Result<PathBuf> {
     let dir = std::path::absolute(dir).with_context(|| format!("cannot find {}", dir.display()))?;
     let hash = Sha256::digest(dir.as_os_str().as_bytes());
-    let links = built.join(format!("assets-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]));
+    let links = built.join(format!("assets-{}", HEXLOWER.encode(&hash[..4])));
     create_private_dir(&links)?;
     for name in [&CONTROL_PLANE[..], &REAL_NODE, &KUBEMARK].concat() {
         let program = if fit.contains(&name) { dir.join(name) } else { built.join(name) };

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use data_encoding::HEXLOWER;
 use kube_ext::memory;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -16,7 +17,6 @@ use tar::{Archive, Builder, EntryType};
 
 use super::{
     Image, NON_ROOT,
-    hash::hex,
     layer::{Layer, folder, header},
 };
 
@@ -45,7 +45,7 @@ struct Blob {
 
 impl Blob {
     fn new(bytes: Vec<u8>) -> Self {
-        Self { digest: hex(&Sha256::digest(&bytes)), bytes }
+        Self { digest: HEXLOWER.encode(&Sha256::digest(&bytes)), bytes }
     }
 
     fn json(value: &Value) -> Self {
@@ -220,7 +220,7 @@ mod tests {
         let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
         for (path, (_, content)) in &archive {
             if let Some(digest) = path.strip_prefix("blobs/sha256/").filter(|digest| !digest.is_empty()) {
-                assert_eq!(digest, hex(&Sha256::digest(content)), "{path}");
+                assert_eq!(digest, HEXLOWER.encode(&Sha256::digest(content)), "{path}");
             }
         }
         let blob = |descriptor: &Value| {
@@ -239,7 +239,10 @@ mod tests {
         let layer = blob(&manifest["layers"][0]);
         let mut tar = Vec::new();
         GzDecoder::new(layer.as_slice()).read_to_end(&mut tar).unwrap();
-        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(&Sha256::digest(&tar))));
+        assert_eq!(
+            config["rootfs"]["diff_ids"][0],
+            format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(&tar)))
+        );
         let docker = &parse(&archive["manifest.json"].1)[0];
         assert_eq!(docker["RepoTags"], json!([written.name]));
         assert!(archive[docker["Config"].as_str().unwrap()].1 == blob(&manifest["config"]));

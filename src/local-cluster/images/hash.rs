@@ -4,15 +4,6 @@ use std::io::{self, Write};
 
 use sha2::{Digest, Sha256};
 
-/// Lowercase hex digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// A writer that hashes the bytes it passes on.
 pub(super) struct Hashed<W> {
     pub inner: W,

@@ -6,14 +6,12 @@ use std::{
 };
 
 use anyhow::Context;
+use data_encoding::HEXLOWER;
 use flate2::{Compression, write::GzEncoder};
 use sha2::Digest;
 use tar::{Builder, EntryType, Header};
 
-use super::{
-    Image, Program,
-    hash::{Hashed, hex},
-};
+use super::{Image, Program, hash::Hashed};
 
 /// Entries for root and for the user that images run as, for programs that look users up.
 const PASSWD: &str = "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
@@ -76,7 +74,7 @@ impl Layer {
         }
         folder(&mut tar, "tmp/", 0o1777)?;
         let hashed = tar.into_inner()?;
-        let diff_id = format!("sha256:{}", hex(&hashed.hash.finalize()));
+        let diff_id = format!("sha256:{}", HEXLOWER.encode(&hashed.hash.finalize()));
         let blob = hashed.inner.finish()?;
         Ok(Self { blob, diff_id, architecture: program.architecture() })
     }

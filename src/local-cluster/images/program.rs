@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail, ensure};
+use data_encoding::HEXLOWER;
 use elf::{
     ElfStream, ParseError,
     abi::{EM_AARCH64, EM_X86_64, PT_INTERP},
@@ -14,7 +15,7 @@ use elf::{
 };
 use sha2::Digest;
 
-use super::hash::{Hashed, hex};
+use super::hash::Hashed;
 
 /// A program that was checked to be static.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Program {
         File::open(&self.path)
             .and_then(|mut file| io::copy(&mut file, &mut hashed))
             .with_context(|| format!("cannot read {}", self.path.display()))?;
-        Ok(hex(&hashed.hash.finalize()[..6]))
+        Ok(HEXLOWER.encode(&hashed.hash.finalize()[..6]))
     }
 
     /// Architecture in OCI's naming.

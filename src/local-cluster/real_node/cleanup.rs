@@ -3,6 +3,7 @@
 use std::{fs, os::unix::ffi::OsStrExt, path::Path};
 
 use anyhow::Context;
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::{cgroups::Cgroups, daemons::DaemonName, network};
@@ -11,8 +12,7 @@ use crate::procs::ProcessId;
 /// Identifies a cluster on this machine: 8 hex digits of the hash of the data folder's path. The link is
 /// named `kn-<id>`, the parent of the cgroups `kube-node-<id>`.
 pub fn id_of(data_dir: &Path) -> String {
-    let hash = Sha256::digest(data_dir.as_os_str().as_bytes());
-    format!("{:08x}", u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
+    HEXLOWER.encode(&Sha256::digest(data_dir.as_os_str().as_bytes())[..4])
 }
 
 /// Ends every process of a node and removes its cgroups and link. Returns true if something was left.
