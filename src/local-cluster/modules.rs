@@ -39,32 +39,23 @@ pub(super) struct Module {
     pub(super) replaced: Option<(&'static str, &'static str)>,
 }
 
-pub(super) static KUBERNETES: Module = Module {
-    name: "kubernetes",
-    go_mod: include_str!("modules/kubernetes/go.mod"),
-    go_sum: include_str!("modules/kubernetes/go.sum"),
-    cgo: false,
-    tags: "",
-    replaced: None,
-};
+pub(super) static KUBERNETES: Module = Module::plain(
+    "kubernetes",
+    include_str!("modules/kubernetes/go.mod"),
+    include_str!("modules/kubernetes/go.sum"),
+);
 
-pub(super) static ETCD: Module = Module {
-    name: "etcd",
-    go_mod: include_str!("modules/etcd/go.mod"),
-    go_sum: include_str!("modules/etcd/go.sum"),
-    cgo: false,
-    tags: "",
-    replaced: None,
-};
+pub(super) static ETCD: Module =
+    Module::plain("etcd", include_str!("modules/etcd/go.mod"), include_str!("modules/etcd/go.sum"));
 
 pub(super) static CONTAINERD: Module = Module {
-    name: "containerd",
-    go_mod: include_str!("modules/containerd/go.mod"),
-    go_sum: include_str!("modules/containerd/go.sum"),
-    cgo: false,
     // Without the snapshotters that the node's configuration disables, and without tracing.
     tags: "urfave_cli_no_docs,no_btrfs,no_devmapper,no_zfs,no_tracing",
-    replaced: None,
+    ..Module::plain(
+        "containerd",
+        include_str!("modules/containerd/go.mod"),
+        include_str!("modules/containerd/go.sum"),
+    )
 };
 
 pub(super) static RUNC: Module = Module {
@@ -80,16 +71,15 @@ pub(super) static RUNC: Module = Module {
     )),
 };
 
-pub(super) static CNI: Module = Module {
-    name: "cni",
-    go_mod: include_str!("modules/cni/go.mod"),
-    go_sum: include_str!("modules/cni/go.sum"),
-    cgo: false,
-    tags: "",
-    replaced: None,
-};
+pub(super) static CNI: Module =
+    Module::plain("cni", include_str!("modules/cni/go.mod"), include_str!("modules/cni/go.sum"));
 
 impl Module {
+    /// A module of Go alone that is built as it is, without tags.
+    const fn plain(name: &'static str, go_mod: &'static str, go_sum: &'static str) -> Self {
+        Self { name, go_mod, go_sum, cgo: false, tags: "", replaced: None }
+    }
+
     /// The module that has a program among its tools.
     pub(super) fn of(program: &'static str) -> &'static Self {
         let modules = [&ETCD, &CONTAINERD, &RUNC, &CNI];
