@@ -9,11 +9,7 @@ pub use super::modules::{
     CNI_PLUGINS, CNI_VERSION, CONTAINERD_PROGRAMS, CONTAINERD_VERSION, CONTROL_PLANE, ETCD_VERSION, KUBEMARK,
     KUBERNETES_VERSION, REAL_NODE, RUNC_PROGRAMS, RUNC_VERSION,
 };
-use super::{
-    assets, build,
-    executable::{is_executable, missing},
-    progress::Progress,
-};
+use super::{assets, build, executable::missing, progress::Progress};
 
 /// Environment variable by which envtest names its folder of binaries.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
@@ -61,9 +57,7 @@ impl Binaries {
 
     async fn cached(names: &[&'static str], progress: &Progress) -> anyhow::Result<Self> {
         let dir = Self::cache_dir()?;
-        if !missing(&dir, names).is_empty() {
-            build::build(&dir, names, progress).await?;
-        }
+        build::build(&dir, names, progress).await?;
         Ok(Self { dir })
     }
 
@@ -100,11 +94,6 @@ impl Binaries {
     /// Path of one program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
-    }
-
-    /// Returns true if the folder holds this program, requested or not.
-    pub(super) fn has(&self, name: &str) -> bool {
-        is_executable(&self.path(name))
     }
 }
 

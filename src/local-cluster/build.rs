@@ -46,6 +46,9 @@ const OUTPUT_LIMIT: usize = 64 << 10;
 
 /// Builds each of these programs that the cache folder lacks.
 pub(super) async fn build(cache: &Path, names: &[&'static str], progress: &Progress) -> anyhow::Result<()> {
+    if missing(cache, names).is_empty() {
+        return Ok(());
+    }
     create_private_dir(cache)?;
     let _lock = lock(cache, progress).await?;
     // Another process may have built them during the wait for the lock.

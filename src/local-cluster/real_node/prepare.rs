@@ -15,7 +15,7 @@ use super::{
 use crate::{
     addresses::Network,
     binaries::Binaries,
-    executable::own_program,
+    executable::{is_executable, own_program},
     files::{create_private_dir, write_private, write_public},
     images::{self, Contents, Image, Layer, Program},
     kubeconfig,
@@ -78,7 +78,7 @@ fn archives(dir: &Path, binaries: &Binaries, progress: &Progress) -> anyhow::Res
     )?;
     let machine = images::machine_beside(&itself).map_err(|error| progress.line(&format!("{error:#}"))).ok();
     let mut packed = vec![(own, machine, &[Image::Pause, Image::KubeNode][..])];
-    if binaries.has("kubemark") {
+    if is_executable(&binaries.path("kubemark")) {
         let kubemark = Program::check(&binaries.path("kubemark"), "build it with CGO_ENABLED=0")?;
         packed.push((kubemark, None, &[Image::Kubemark]));
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     binaries::{self, Binaries},
     build,
-    executable::{is_executable, missing, release_in},
+    executable::{is_executable, release_in},
     progress::Progress,
 };
 
@@ -108,12 +108,7 @@ impl Programs {
 
     /// Builds the programs that the options do not name, once per user.
     pub async fn build(options: &Options, progress: &Progress) -> anyhow::Result<()> {
-        let names = built_for(options);
-        let dir = Binaries::runtime_cache_dir()?;
-        if !missing(&dir, &names).is_empty() {
-            build::build(&dir, &names, progress).await?;
-        }
-        Ok(())
+        build::build(&Binaries::runtime_cache_dir()?, &built_for(options), progress).await
     }
 }
 
