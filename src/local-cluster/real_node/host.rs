@@ -11,10 +11,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use kube_ext::process::signals;
 use tokio::{
     io::AsyncWriteExt,
     process::{Child, Command},
-    signal::unix::{SignalKind, signal},
     time::{Instant, sleep},
 };
 
@@ -29,13 +29,11 @@ const NOT_STARTED: &str = "cannot start the first process of the real node in na
 
 /// Runs the node that `dir` describes until SIGTERM or SIGINT.
 pub async fn run(dir: &Path) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context(NOT_STARTED)?;
-    let mut interrupt = signal(SignalKind::interrupt()).context(NOT_STARTED)?;
+    let stopped = signals().context(NOT_STARTED)?;
     let node = Node::load(dir)?;
     let ended = tokio::select! {
         ended = supervise(&node, dir) => ended,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = stopped.cancelled() => Ok(()),
     };
     // Not left to the kernel alone: after the end of this process nothing of the node may remain.
     super::cleanup::remove(&node.id).await?;
