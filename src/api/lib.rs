@@ -2,6 +2,7 @@
 
 mod crds;
 mod duration;
+pub mod generated_name;
 pub mod label_map;
 pub mod machine_identity;
 pub mod names;

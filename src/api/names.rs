@@ -139,8 +139,3 @@ pub const ANNOTATION_EXEC_EXIT_CODE: &str = "hollow.kube-node.io/exec-exit-code"
 
 /// File name of the machine program, beside `kube-node` and at the root of the image.
 pub const MACHINE_PROGRAM: &str = "kube-node-machine";
-
-/// Letters of a generated name's suffix: those of Kubernetes' generated names, which can form no word.
-pub const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Length of a Node name's suffix: 387 million names, so that no name is reused.
-pub const SUFFIX_LENGTH: usize = 6;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
-use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, names, names::SUFFIX_ALPHABET};
+use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, generated_name::ALPHABET, names};
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A unique name for a test run.
 pub(super) fn run_name() -> String {
     let mut rng = rand::rng();
-    let suffix = (0..5).filter_map(|_| SUFFIX_ALPHABET.choose(&mut rng)).map(|byte| char::from(*byte));
+    let suffix = (0..5).filter_map(|_| ALPHABET.choose(&mut rng)).map(|byte| char::from(*byte));
     format!("conformance-{}", suffix.collect::<String>())
 }
 

@@ -226,6 +226,7 @@ pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
 mod tests {
     use super::*;
     use crate::NAMESPACE;
+    use kube_node_api::generated_name;
 
     #[test]
     fn every_binding_names_a_role_that_there_is() {
@@ -280,8 +281,11 @@ mod tests {
     #[test]
     fn the_policy_knows_the_names_that_sets_make() {
         let policy = include_str!("../../charts/kube-node/files/policies.yaml");
-        let pattern =
-            format!("^.+-[{}]{{{}}}$", String::from_utf8_lossy(names::SUFFIX_ALPHABET), names::SUFFIX_LENGTH);
+        let pattern = format!(
+            "^.+-[{}]{{{}}}$",
+            String::from_utf8_lossy(generated_name::ALPHABET),
+            generated_name::LENGTH
+        );
         assert!(policy.contains(&format!(".matches('{pattern}')")), "{pattern}");
     }
 

@@ -8,7 +8,7 @@ use k8s_pb::{
     api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint as PbTaint},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
-use kube_node_api::names;
+use kube_node_api::{generated_name, names};
 
 use super::{
     taints,
@@ -54,8 +54,8 @@ pub struct NodeOrigin<'a> {
 
 /// A new Node name of a set; `pick` returns a random number below its argument.
 pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
-    let suffix = (0..names::SUFFIX_LENGTH)
-        .filter_map(|_| names::SUFFIX_ALPHABET.get(pick(names::SUFFIX_ALPHABET.len())))
+    let suffix = (0..generated_name::LENGTH)
+        .filter_map(|_| generated_name::ALPHABET.get(pick(generated_name::ALPHABET.len())))
         .map(|byte| char::from(*byte));
     format!("{set}-{}", suffix.collect::<String>())
 }
