@@ -1,0 +1,186 @@
+//! Repair, and what keeps Nodes from being created or replaced.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube_node_api::RolloutStatus;
+
+use super::*;
+
+#[test]
+fn the_sick_are_replaced_one_surge_at_a_time() {
+    let mut members = nodes(10, "new");
+    members[3] = silent("n003", "new");
+    let first = plan(&nursing(10), &members);
+    assert_eq!((first.create, deleted(&first)), (1, vec![]));
+    members.push(node("x", "new"));
+    let second = plan(&nursing(10), &members);
+    assert_eq!((second.create, deleted(&second)), (0, vec!["n003"]));
+    assert_eq!(second.delete[0].cause, Some(DisruptionReason::Unhealthy));
+}
+
+#[test]
+fn too_many_sick_nodes_are_not_replaced_at_all() {
+    let members: Vec<_> = names(10).into_iter().map(|name| silent(name, "new")).collect();
+    let plan = plan(&DesiredState { max_unhealthy: 4, ..nursing(10) }, &members);
+    assert_eq!((plan.create, plan.delete.len()), (0, 0));
+    assert!(waits_for(&plan, "TooManySick", 10, "more than maxUnhealthy (4)"));
+}
+
+#[test]
+fn repairs_are_limited() {
+    let mut members: Vec<_> = names(10).into_iter().map(|name| silent(name, "new")).collect();
+    members.extend(["x", "y"].map(|name| node(name, "new")));
+    let budget = Budget { surge: 10, unavailable: 0 };
+    let plan = plan(&DesiredState { max_repairs: 2, budget, ..nursing(10) }, &members);
+    assert_eq!(plan.delete.len(), 2);
+    assert!(waits_for(&plan, "RepairLimit", 8, "2 repairs at most"));
+}
+
+#[test]
+fn a_paused_set_scales_and_repairs_with_the_revision_that_works() {
+    let paused = DesiredState { pace: RolloutMode::Held, ..nursing(12) };
+    let mut members = nodes(10, "old");
+    let grown = plan(&paused, &members);
+    assert_eq!((grown.create, grown.create_current, grown.delete.len()), (2, 2, 0));
+    members[0] = silent("n000", "old");
+    let repaired = plan(&DesiredState { replicas: 10, ..paused }, &members);
+    assert_eq!((repaired.create, repaired.create_current), (1, 1));
+    assert!(waits_for(&repaired, "Paused", 9, ""));
+}
+
+#[test]
+fn a_rollout_that_has_halted_is_held() {
+    let halted = RolloutStatus {
+        revision: "new".to_owned(),
+        start_time: Time(at(0)),
+        progress_time: Time(at(0)),
+        available: 0,
+        outdated: 10,
+        halt_time: Some(Time(at(700))),
+    };
+    let clock = ProgressDeadline { old: Some(&halted), deadline: Duration::from_mins(10), resumed_at: None };
+    let plan = plan(&DesiredState { clock, ..wanted(10) }, &nodes(10, "old"));
+    assert_eq!(plan.create, 0);
+    assert!(waits_for(&plan, "ProgressDeadlineExceeded", 10, ""));
+}
+
+#[test]
+fn a_rollout_that_is_held_keeps_its_new_nodes() {
+    let held = DesiredState { pace: RolloutMode::Held, ..wanted(10) };
+    let members = join(&[nodes(10, "old"), vec![starting("x", "new")]]);
+    assert!(plan(&held, &members).delete.is_empty());
+    assert_eq!(deleted(&plan(&DesiredState { replicas: 9, ..held }, &members)), ["x"]);
+}
+
+#[test]
+fn a_partition_keeps_its_nodes_and_replaces_them_in_kind() {
+    let canary = DesiredState { pace: RolloutMode::Rolling { keep: 8 }, ..wanted(10) };
+    let members = join(&[nodes(9, "old"), vec![node("x", "new"), node("y", "new")]]);
+    assert_eq!(plan(&canary, &members).delete.len(), 1);
+    let done = join(&[nodes(8, "old"), vec![node("x", "new"), node("y", "new")]]);
+    let waits = plan(&canary, &done);
+    assert_eq!((waits.create, waits.delete.len()), (0, 0));
+    let lost = plan(&canary, &join(&[nodes(7, "old"), vec![node("x", "new"), node("y", "new")]]));
+    assert_eq!((lost.create, lost.create_current), (1, 1));
+}
+
+#[test]
+fn on_delete_replaces_what_somebody_deletes() {
+    let on_delete = DesiredState { pace: RolloutMode::OnDelete, ..wanted(10) };
+    let idle = plan(&on_delete, &nodes(10, "old"));
+    assert_eq!((idle.create, idle.delete.len(), idle.rollout.clone()), (0, 0, None));
+    let one = plan(&on_delete, &nodes(9, "old"));
+    assert_eq!((one.create, one.create_current), (1, 0));
+}
+
+#[test]
+fn nodes_that_did_not_start_are_made_again_after_a_while() {
+    let mut wanted = wanted(10);
+    wanted.rules.startup_timeout = Some(Duration::from_mins(1));
+    let late = NodeState { created: at(0), ..starting("x", "new") };
+    let given_up = plan(&wanted, &join(&[nodes(10, "new"), vec![late]]));
+    assert_eq!(given_up.delete[0].cause, Some(DisruptionReason::FailedToStart));
+    assert_eq!(given_up.start_failures, None, "a deletion that is only planned may not come about");
+    let failures = rollout::account(given_up.start_failures, 1, "new", at(NOW)).unwrap();
+    wanted.start_failures = Some(&failures);
+    let waits = plan(&wanted, &nodes(9, "new"));
+    assert_eq!(waits.create, 0);
+    assert!(waits_for(&waits, "BackOff", 1, ""));
+    assert_eq!(decide(&wanted, &nodes(9, "new"), 0, at(NOW + 10)).create, 1);
+}
+
+#[test]
+fn a_class_that_cannot_be_used_for_a_moment_leaves_a_rollout_where_it_stood() {
+    let begun = RolloutStatus {
+        revision: "new".to_owned(),
+        start_time: Time(at(0)),
+        progress_time: Time(at(0)),
+        available: 1,
+        outdated: 10,
+        halt_time: None,
+    };
+    let halted = RolloutStatus { halt_time: Some(Time(at(700))), ..begun.clone() };
+    let members = join(&[nodes(10, "old"), vec![starting("x", "new")]]);
+    for old in [&begun, &halted] {
+        let clock = ProgressDeadline { old: Some(old), deadline: Duration::from_mins(10), resumed_at: None };
+        let rules = DisruptionRules { revision: None, ..DisruptionRules::default() };
+        let unusable = plan(&DesiredState { clock: clock.clone(), rules, ..wanted(10) }, &members);
+        assert_eq!(unusable.rollout.as_ref(), Some(old));
+        assert!(unusable.delete.is_empty(), "its surge stays");
+        let on_delete = plan(&DesiredState { clock, pace: RolloutMode::OnDelete, ..wanted(10) }, &members);
+        assert_eq!(
+            on_delete.rollout.as_ref(),
+            Some(old),
+            "a switch of the strategy and back forgets nothing"
+        );
+    }
+}
+
+#[test]
+fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
+    let refused = |name, revision| NodeState { deletion_refused: true, ..node(name, revision) };
+    let others = || nodes(9, "new");
+    let smaller = plan(&wanted(9), &join(&[vec![refused("a", "new")], others()]));
+    assert_eq!(deleted(&smaller), ["n000"]);
+    let named = NodeState { victim: true, ..refused("a", "new") };
+    assert!(deleted(&plan(&wanted(10), &join(&[vec![named], others()]))).is_empty(), "until its retry");
+    // The rollout continues with the other Nodes, and the surge is theirs.
+    let members = join(&[vec![refused("a", "old")], nodes(9, "old"), vec![node("x", "new")]]);
+    assert_eq!(deleted(&plan(&wanted(10), &members)), ["n000"]);
+    let members = join(&[vec![refused("a", "old")], nodes(8, "old"), vec![node("x", "new")]]);
+    assert_eq!(plan(&wanted(10), &members).create, 1);
+    let members = join(&[vec![refused("a", "old")], others()]);
+    let done = plan(&wanted(10), &members);
+    assert_eq!((done.create, done.delete.len(), done.rollout.is_some()), (0, 0, true));
+    // A leaving Node whose drain is refused counts as the surge of the others until none of them is left.
+    let stuck = NodeState { stage: DeletionStage::PendingDrain, ..refused("a", "old") };
+    let members = join(&[vec![stuck.clone()], nodes(9, "old"), vec![node("x", "new")]]);
+    let going_on = plan(&wanted(10), &members);
+    assert_eq!((deleted(&going_on), going_on.drain_permits), (vec!["n000"], vec![]));
+    let last = plan(&wanted(10), &join(&[vec![stuck], nodes(10, "new")]));
+    assert_eq!((last.create, last.drain_permits), (0, vec!["a"]));
+    // An unhealthy Node is replaced by an additional machine, within the surge.
+    let unhealthy = NodeState { deletion_refused: true, ..silent("a", "new") };
+    assert_eq!(plan(&nursing(10), &join(&[vec![unhealthy], others()])).create, 1);
+}
+
+#[test]
+fn a_class_has_no_more_nodes_than_its_limit() {
+    let class_room = |left| Some(ClassRoom { left, limit: 12 });
+    let some = plan(&DesiredState { class_room: class_room(2), ..wanted(15) }, &nodes(10, "new"));
+    assert_eq!(some.create, 2);
+    assert!(waits_for(&some, "ClassLimit", 3, "12 nodes at most"));
+    let surge = plan(&DesiredState { class_room: class_room(0), ..wanted(12) }, &nodes(12, "old"));
+    assert_eq!((surge.create, surge.delete.len()), (0, 0));
+    assert!(waits_for(&surge, "ClassLimit", 1, "12 nodes at most"));
+    let enough = plan(&DesiredState { class_room: class_room(5), ..wanted(15) }, &nodes(10, "new"));
+    assert!(!enough.waits.iter().any(|wait| wait.reason == "ClassLimit"));
+}
+
+#[test]
+fn after_a_refused_creation_one_node_is_tried_at_a_time() {
+    let retry_in = Duration::from_secs(8);
+    let refused = plan(&DesiredState { creation: Creation::Refused { retry_in }, ..wanted(100) }, &[]);
+    assert_eq!((refused.create, refused.missing, refused.requeue_after), (0, 100, Some(retry_in)));
+    let probed = plan(&DesiredState { creation: Creation::Probed, ..wanted(100) }, &[]);
+    assert_eq!((probed.create, probed.more), (1, false));
+}

@@ -1,0 +1,98 @@
+//! Invariants in any state.
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+fn members() -> impl Strategy<Value = Vec<NodeState<'static>>> {
+    let one = (0_usize..3, 0_usize..3, any::<[bool; 5]>(), prop::option::of(0..NOW), 0_usize..5, 0..NOW);
+    vec(one, 0..40).prop_map(|rows| {
+        let names = names(rows.len());
+        let rows = rows.into_iter().zip(names);
+        rows.map(
+            |((stage, revision, [started, marked, skip, refused, named], ready, pods, created), name)| {
+                NodeState {
+                    stage: [DeletionStage::Staying, DeletionStage::PendingDrain, DeletionStage::Draining]
+                        [stage],
+                    ready_since: ready.map(at),
+                    started,
+                    marked,
+                    skip_remediation: skip,
+                    deletion_refused: refused && pods == 0,
+                    victim: named && pods == 1,
+                    pods,
+                    created: at(created),
+                    conditions: ready.map_or_else(|| silent(name, "").conditions, |_| Vec::new()),
+                    ..node(name, ["new", "old", "older"][revision])
+                }
+            },
+        )
+        .collect()
+    })
+}
+
+fn any_wanted() -> impl Strategy<Value = DesiredState<'static>> {
+    let budget =
+        (0_usize..6, 0_usize..6).prop_filter("of nothing", |(surge, unavailable)| surge + unavailable > 0);
+    let room = prop::option::of(0_usize..10);
+    let times = (room, 0_u64..60, prop::option::of(0_u64..20_000), prop::option::of(0_u64..20_000));
+    (0_usize..50, budget, 0_usize..4, 0_usize..10, any::<bool>(), 0_usize..20, 1_usize..5, times).prop_map(
+        |(
+            replicas,
+            (surge, unavailable),
+            pace,
+            keep,
+            first,
+            max_unhealthy,
+            max_repairs,
+            (room, min_ready, age, startup),
+        )| {
+            let mut wanted = nursing(replicas);
+            wanted.budget = Budget { surge, unavailable };
+            wanted.pace = [
+                RolloutMode::Rolling { keep: 0 },
+                RolloutMode::Rolling { keep },
+                RolloutMode::OnDelete,
+                RolloutMode::Held,
+            ][pace];
+            wanted.replacement =
+                if first { ReplacementOrder::DeleteFirst } else { ReplacementOrder::SurgeFirst };
+            wanted.class_room = room.map(|left| ClassRoom { left, limit: 50 });
+            wanted.max_unhealthy = max_unhealthy;
+            wanted.max_repairs = max_repairs;
+            wanted.min_ready = Duration::from_secs(min_ready);
+            wanted.rules.expire_after = age.map(Duration::from_secs);
+            wanted.rules.startup_timeout = startup.map(Duration::from_secs);
+            wanted
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8_000))]
+
+    /// In any state: the budget holds, no Node goes twice, and the order of the Nodes does not matter.
+    #[test]
+    fn the_budget_holds(mut members in members(), wanted in any_wanted(), expected in 0_usize..5) {
+        let plan = decide(&wanted, &members, expected, at(NOW));
+        prop_assert_eq!(check(&plan, &wanted, &members, expected, at(NOW)), Ok(()));
+        members.reverse();
+        prop_assert_eq!(decide(&wanted, &members, expected, at(NOW)), plan);
+    }
+
+    /// A set with missing, surplus or outdated Nodes and no action always reports a wait.
+    #[test]
+    fn no_wait_is_silent(mut members in members(), wanted in any_wanted()) {
+        // Refused writes are reported elsewhere.
+        for member in &mut members {
+            member.deletion_refused = false;
+        }
+        let plan = plan(&wanted, &members);
+        let idle = plan.create == 0 && plan.delete.is_empty() && plan.drain_permits.is_empty();
+        let unmet = plan.counts.available < wanted.replicas || plan.counts.staying > wanted.replicas
+            || plan.counts.to_replace > 0 || plan.counts.leaving > 0;
+        if idle && unmet {
+            prop_assert!(!plan.waits.is_empty());
+        }
+    }
+}
