@@ -9,36 +9,18 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-pub use subject::{Subject, SubjectError};
-
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube_node_api::machine_identity::{Account, GROUP, LIFETIME_MAX, SIGNER, USAGES, USER_PREFIX};
+
+use subject::Subject;
 
 /// `extra` keys of a token that is bound to a Node, or to a pod on a Node.
 const EXTRA_NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const EXTRA_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 /// `extra` key of a token that is bound to a pod.
 const EXTRA_POD_NAME: &str = "authentication.kubernetes.io/pod-name";
-
-/// A `CertificateSigningRequest`. The API server wrote its user fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateRequest {
-    /// Signer name.
-    pub signer: String,
-    /// User name of the requester.
-    pub username: String,
-    /// Groups of the requester.
-    pub groups: Vec<String>,
-    /// `extra` fields of the requester.
-    pub extra: BTreeMap<String, Vec<String>>,
-    /// Requested key usages.
-    pub usages: Vec<String>,
-    /// Requested lifetime; None leaves it to the signer.
-    pub lifetime: Option<Duration>,
-    /// Requested subject.
-    pub subject: Result<Subject, SubjectError>,
-}
 
 /// The Node that a request refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +74,7 @@ enum Requester<'a> {
 }
 
 /// The Node to read before [`decide`]; None if no Node would change the decision.
-pub fn node_of(request: &CertificateRequest) -> Option<&str> {
+pub fn node_of(request: &CertificateSigningRequestSpec) -> Option<&str> {
     match requester(request) {
         Requester::Token(_, Ok((node, _))) | Requester::Node(node) => Some(node),
         Requester::Token(_, Err(_)) | Requester::Other => None,
@@ -100,7 +82,7 @@ pub fn node_of(request: &CertificateRequest) -> Option<&str> {
 }
 
 /// Decides on a request; `node` is the Node that [`node_of`] named, None if it does not exist.
-pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision {
+pub fn decide(request: &CertificateSigningRequestSpec, node: Option<&Node>) -> CsrDecision {
     let checked = match requester(request) {
         Requester::Other => return CsrDecision::Ignore,
         Requester::Token(account, binding) => {
@@ -119,15 +101,16 @@ pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision 
     }
 }
 
-fn requester(request: &CertificateRequest) -> Requester<'_> {
-    if request.signer != SIGNER {
+fn requester(request: &CertificateSigningRequestSpec) -> Requester<'_> {
+    let username = request.username.as_deref().unwrap_or_default();
+    if request.signer_name != SIGNER {
         return Requester::Other;
     }
-    if let Some(account) = Account::ALL.into_iter().find(|account| request.username == account.user()) {
+    if let Some(account) = Account::ALL.into_iter().find(|account| username == account.user()) {
         return Requester::Token(account, binding(request));
     }
-    match request.username.strip_prefix(USER_PREFIX) {
-        Some(node) if !node.is_empty() && request.groups.iter().any(|group| group == GROUP) => {
+    match username.strip_prefix(USER_PREFIX) {
+        Some(node) if !node.is_empty() && request.groups.iter().flatten().any(|group| group == GROUP) => {
             Requester::Node(node)
         }
         _ => Requester::Other,
@@ -135,12 +118,13 @@ fn requester(request: &CertificateRequest) -> Requester<'_> {
 }
 
 /// Name and UID of the Node that the token is bound to.
-fn binding(request: &CertificateRequest) -> Result<(&str, &str), Denial> {
+fn binding(request: &CertificateSigningRequestSpec) -> Result<(&str, &str), Denial> {
     // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could pose as its Node.
-    deny_if(request.extra.contains_key(EXTRA_POD_NAME), "TokenOfPod", || {
+    let extra = |key| request.extra.as_ref().and_then(|extra| extra.get(key));
+    deny_if(extra(EXTRA_POD_NAME).is_some(), "TokenOfPod", || {
         "the token is bound to a pod: only one that is bound to a Node counts".to_owned()
     })?;
-    let one = |key| match request.extra.get(key).map(Vec::as_slice) {
+    let one = |key| match extra(key).map(Vec::as_slice) {
         Some([value]) if !value.is_empty() => Ok(value.as_str()),
         _ => Err(denial("TokenNotBound", "the token is not bound to a Node")),
     };
@@ -148,7 +132,7 @@ fn binding(request: &CertificateRequest) -> Result<(&str, &str), Denial> {
 }
 
 fn begins(
-    request: &CertificateRequest,
+    request: &CertificateSigningRequestSpec,
     account: Account,
     (name, uid): (&str, &str),
     node: Option<&Node>,
@@ -179,9 +163,9 @@ fn has_machine(name: &str, node: &Node) -> Result<(), Denial> {
 }
 
 /// Checks that the request asks for no more than the certificate of `node`.
-fn asks_for(request: &CertificateRequest, node: &str) -> Result<(), Denial> {
-    let subject =
-        request.subject.as_ref().map_err(|error| denial("Unreadable", format!("the request {error}")))?;
+fn asks_for(request: &CertificateSigningRequestSpec, node: &str) -> Result<(), Denial> {
+    let subject = Subject::of(&request.request.0)
+        .map_err(|error| denial("Unreadable", format!("the request {error}")))?;
     let user = format!("{USER_PREFIX}{node}");
     deny_if(subject.common_names != [user.as_str()], "OtherName", || {
         format!("it asks for the name {}, where {user} asks", shown(&subject.common_names))
@@ -196,12 +180,16 @@ fn asks_for(request: &CertificateRequest, node: &str) -> Result<(), Denial> {
     ] {
         deny_if(is_wrong, reason, || message.to_owned())?;
     }
-    let is_exact = request.usages.len() == USAGES.len()
-        && USAGES.iter().all(|usage| request.usages.iter().any(|own| own == usage));
+    let usages = request.usages.as_deref().unwrap_or_default();
+    let is_exact =
+        usages.len() == USAGES.len() && USAGES.iter().all(|usage| usages.iter().any(|own| own == usage));
     deny_if(!is_exact, "OtherUsages", || {
-        format!("it asks for the usages {}: only {} are granted", shown(&request.usages), shown(&USAGES))
+        format!("it asks for the usages {}: only {} are granted", shown(usages), shown(&USAGES))
     })?;
-    deny_if(request.lifetime.is_none_or(|lifetime| lifetime > LIFETIME_MAX), "TooLong", || {
+    // Without a lifetime, the signer would choose one.
+    let lifetime = request.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let is_long = lifetime.is_none_or(|seconds| Duration::from_secs(seconds) > LIFETIME_MAX);
+    deny_if(is_long, "TooLong", || {
         format!("it must ask for a life (expirationSeconds) of {} s at most", LIFETIME_MAX.as_secs())
     })
 }
