@@ -199,12 +199,7 @@ impl NodeSetController {
         if !self.context.events.warn(&own.object_ref(&()), "Unreadable", "Reconcile", message.clone()) {
             return Ok(Action::AwaitChange);
         }
-        let update = |r#type, status| ConditionUpdate {
-            r#type,
-            status,
-            reason: "Unreadable",
-            message: message.clone(),
-        };
+        let update = |r#type, status| ConditionUpdate::new(r#type, status, "Unreadable", message.as_str());
         let updates = vec![update("Degraded", true), update("Ready", false)];
         let conditions = conditions::set(&[], updates, own.metadata.generation, Timestamp::now());
         // The unreadable part may be in the rest of the status, which is left alone.
