@@ -12,17 +12,13 @@ use std::{
     net::Ipv4Addr,
 };
 
+use anyhow::{Result, bail, ensure};
 use ipnet::{IpNet, Ipv4Net};
 
 /// Maximum difference between the prefix lengths of block and range: 65,536 Nodes.
 const BITS_MAX: u8 = 16;
 /// Maximum prefix length of a block: addresses for network, gateway, broadcast and one pod.
 const PREFIX_MAX: u8 = 30;
-
-/// The pod address range is invalid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct RangeError(String);
 
 /// Pod address range of the cluster, and the size of each Node's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,21 +35,17 @@ impl fmt::Display for PodCidrRange {
 
 impl PodCidrRange {
     /// A range with blocks of prefix length `block`.
-    pub fn new(range: IpNet, block: u8) -> Result<Self, RangeError> {
-        let refused = |message: String| Err(RangeError(message));
+    pub fn new(range: IpNet, block: u8) -> Result<Self> {
         let IpNet::V4(range) = range else {
-            return refused(format!("{range} is no range of IPv4 addresses: write one such as 10.128.0.0/9"));
+            bail!("{range} is no range of IPv4 addresses: write one such as 10.128.0.0/9");
         };
-        if range != range.trunc() {
-            return refused(format!("{range} is an address in a range: write {}", range.trunc()));
-        }
+        ensure!(range == range.trunc(), "{range} is an address in a range: write {}", range.trunc());
         let shortest = range.prefix_len();
         let longest = PREFIX_MAX.min(shortest + BITS_MAX);
-        if !(shortest..=longest).contains(&block) {
-            return refused(format!(
-                "{range} cannot be cut into blocks of /{block}: choose a length from {shortest} to {longest}"
-            ));
-        }
+        ensure!(
+            (shortest..=longest).contains(&block),
+            "{range} cannot be cut into blocks of /{block}: choose a length from {shortest} to {longest}"
+        );
         Ok(Self { range, block })
     }
 
@@ -236,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    fn range(range: &str, block: u8) -> Result<PodCidrRange, RangeError> {
+    fn range(range: &str, block: u8) -> Result<PodCidrRange> {
         PodCidrRange::new(range.parse().unwrap(), block)
     }
 

@@ -4,6 +4,7 @@
 //! left out: template, deletion timeout, failures, price. Invariant: the version of the hashing is part of the name,
 //! so that an operator upgrade with another hashing never takes an old Node for a changed one.
 
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::{
     ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources,
@@ -21,7 +22,7 @@ const MAX_PODS: &str = "110";
 const SHOWN_BYTES: usize = 5;
 
 /// Specification of a machine: the content that a revision stores and hashes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResolvedMachine {
     /// NodeController of the class.
@@ -44,37 +45,6 @@ pub struct ResolvedMachine {
     /// Fields of hollow machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
-}
-
-/// The specification of a machine is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// An amount is not a quantity.
-    #[error(transparent)]
-    Amount(#[from] ParseQuantityError),
-    /// More is reserved than the capacity has.
-    #[error(
-        "reserved.{resource} ({reserved}) is larger than capacity.{resource} ({capacity}): raise the capacity, or override reserved too"
-    )]
-    ReservedExceedsCapacity {
-        /// Name of the resource.
-        resource: String,
-        /// Reserved amount.
-        reserved: String,
-        /// Capacity.
-        capacity: String,
-    },
-}
-
-/// The revision of a machine cannot be computed.
-#[derive(Debug, thiserror::Error)]
-pub enum RevisionError {
-    /// An amount is not a quantity.
-    #[error("an amount of the machine cannot be read")]
-    Amount(#[from] ParseQuantityError),
-    /// The machine cannot be encoded as JSON.
-    #[error("the machine cannot be encoded")]
-    Encode(#[from] serde_json::Error),
 }
 
 impl ResolvedMachine {
@@ -123,17 +93,16 @@ impl ResolvedMachine {
     }
 
     /// Checks the resources: a set's overrides may contradict the class.
-    pub fn check(&self) -> Result<(), MachineError> {
+    pub fn check(&self) -> Result<()> {
         for (resource, reserved) in &self.reserved {
             let capacity = self.capacity.get(resource);
             let has = capacity.map(quantity::nanos).transpose()?.unwrap_or(0);
-            if quantity::nanos(reserved)? > has {
-                return Err(MachineError::ReservedExceedsCapacity {
-                    resource: resource.clone(),
-                    reserved: reserved.0.clone(),
-                    capacity: capacity.map_or("0", |capacity| &capacity.0).to_owned(),
-                });
-            }
+            let needs = quantity::nanos(reserved)?;
+            let (reserved, capacity) = (&reserved.0, capacity.map_or("0", |capacity| &capacity.0));
+            ensure!(
+                needs <= has,
+                "reserved.{resource} ({reserved}) is larger than capacity.{resource} ({capacity}): raise the capacity, or override reserved too"
+            );
         }
         Ok(())
     }
@@ -148,14 +117,14 @@ impl ResolvedMachine {
     }
 
     /// Name of the revision, for example `v1-9f86d08188`; a valid label value.
-    pub fn revision(&self) -> Result<String, RevisionError> {
+    pub fn revision(&self) -> Result<String> {
         // Equal machines encode equally: maps are BTreeMaps, fields have a fixed order, amounts a canonical form.
-        let canonical = Self {
-            capacity: quantity::canonical(&self.capacity)?,
-            reserved: quantity::canonical(&self.reserved)?,
-            ..self.clone()
-        };
-        let digest = Sha256::digest(serde_json::to_vec(&canonical)?);
+        let canonical =
+            |amounts| quantity::canonical(amounts).context("an amount of the machine cannot be read");
+        let (capacity, reserved) = (canonical(&self.capacity)?, canonical(&self.reserved)?);
+        let canonical = Self { capacity, reserved, ..self.clone() };
+        let encoded = serde_json::to_vec(&canonical).context("the machine cannot be encoded")?;
+        let digest = Sha256::digest(encoded);
         let hash = digest.iter().take(SHOWN_BYTES).fold(0, |hash: u64, byte| hash << 8 | u64::from(*byte));
         Ok(format!("v{HASH_VERSION}-{hash:0width$x}", width = 2 * SHOWN_BYTES))
     }

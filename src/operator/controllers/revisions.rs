@@ -21,7 +21,7 @@ use kube_node_api::{NodeClass, names};
 use kube_node_cache::CachedNodeClass;
 use kube_node_planner::{
     history::{self, StoredRevision},
-    revision::{ResolvedMachine, RevisionError},
+    revision::ResolvedMachine,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -41,12 +41,6 @@ pub enum RevisionsError {
 
 /// Result of reading or writing a revision.
 pub type Result<T, E = RevisionsError> = std::result::Result<T, E>;
-
-impl From<RevisionError> for RevisionsError {
-    fn from(error: RevisionError) -> Self {
-        Self::Unusable(error.into())
-    }
-}
 
 /// Cached revisions, and access to the others.
 pub struct Revisions {
@@ -214,6 +208,7 @@ impl Revisions {
         machine: &ResolvedMachine,
         number: i64,
     ) -> Result<CachedRevision> {
+        let data = serde_json::to_value(machine).context("the machine cannot be encoded")?;
         let object = ControllerRevision {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -221,7 +216,7 @@ impl Revisions {
                 owner_references: Some(class.controller_owner_ref(&()).into_iter().collect()),
                 ..ObjectMeta::default()
             },
-            data: Some(RawExtension(serde_json::to_value(machine).map_err(RevisionError::from)?)),
+            data: Some(RawExtension(data)),
             revision: number,
         };
         let params = PostParams { field_manager: patch_params().field_manager, ..PostParams::default() };
