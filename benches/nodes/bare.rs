@@ -17,7 +17,7 @@ use k8s_pb::{
 };
 use kube::Client;
 use kube_ext::wire::{self, AnyObject, Body};
-use kube_node_planner::{node_builder, template::DesiredTemplate};
+use kube_node_planner::{node_builder, revision::ResolvedMachine, template::DesiredTemplate};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -100,16 +100,18 @@ pub async fn create_all(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
 
 /// A Node as a NodeSet makes it.
 pub fn with_taints(name: &str, cluster_size: usize) -> Node {
+    let machine = ResolvedMachine {
+        node_controller: "hollow".to_owned(),
+        machine_type: Some("hollow.medium".to_owned()),
+        ..ResolvedMachine::default()
+    };
     let origin = node_builder::NodeOrigin {
         name,
         set: "bare",
         class: "bare",
         revision: "v1-0000000000",
-        provider: "hollow",
+        machine: &machine,
         provider_id: Some(format!("hollow://{name}")),
-        machine_type: Some("hollow.medium"),
-        hosts: None,
-        load: None,
         owner_api_version: "kube-node.io/v1alpha1",
         owner_uid: "0",
         pod_cidr: None,

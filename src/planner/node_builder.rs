@@ -11,6 +11,7 @@ use k8s_pb::{
 use kube_node_api::{generated_name, names};
 
 use super::{
+    revision::ResolvedMachine,
     taints,
     template::{DesiredTemplate, same},
 };
@@ -32,16 +33,10 @@ pub struct NodeOrigin<'a> {
     pub class: &'a str,
     /// Revision of the machine.
     pub revision: &'a str,
-    /// NodeController of the class.
-    pub provider: &'a str,
+    /// Specification of the machine.
+    pub machine: &'a ResolvedMachine,
     /// `spec.providerID`, if known at creation.
     pub provider_id: Option<String>,
-    /// `node.kubernetes.io/instance-type`.
-    pub machine_type: Option<&'a str>,
-    /// Group of workers that runs the hollow machine; None for the operator, and for other machines.
-    pub hosts: Option<&'a str>,
-    /// API load of the hollow machine (`hollow.load`); None if it shares identity, connection and watches.
-    pub load: Option<&'a str>,
     /// API version of the NodeSet, which owns the Node.
     pub owner_api_version: &'a str,
     /// UID of the NodeSet.
@@ -110,15 +105,16 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
 /// All labels of a Node: those of the template, of a kubelet and ours.
 pub(super) fn labels(origin: &NodeOrigin<'_>, desired: &DesiredTemplate) -> BTreeMap<String, String> {
     let mut labels = desired.labels.clone();
-    labels.extend(well_known_labels(origin.name, origin.machine_type));
+    let machine = origin.machine;
+    labels.extend(well_known_labels(origin.name, machine.machine_type.as_deref()));
     let owned = [
         (names::LABEL_NODESET, origin.set),
         (names::LABEL_NODECLASS, origin.class),
         (names::LABEL_REVISION, origin.revision),
-        (names::LABEL_NODE_CONTROLLER, origin.provider),
+        (names::LABEL_NODE_CONTROLLER, machine.node_controller.as_str()),
     ];
-    let hosts = origin.hosts.map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));
-    let load = origin.load.map(|load| (names::LABEL_HOLLOW_LOAD, load));
+    let hosts = machine.hosts().map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));
+    let load = machine.load().map(|load| (names::LABEL_HOLLOW_LOAD, load));
     labels.extend(
         owned.into_iter().chain(hosts).chain(load).map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
@@ -184,17 +180,14 @@ mod tests {
     use super::*;
     use kube_node_api::NodeTemplate;
 
-    fn origin() -> NodeOrigin<'static> {
+    fn origin(machine: &ResolvedMachine) -> NodeOrigin<'_> {
         NodeOrigin {
             name: "workers-abc234",
             set: "workers",
             class: "medium",
             revision: "v1-0",
-            provider: "hollow",
+            machine,
             provider_id: Some("hollow://workers-abc234".to_owned()),
-            machine_type: Some("m.medium"),
-            hosts: Some("big"),
-            load: Some("Kubelet"),
             owner_api_version: "kube-node.io/v1alpha1",
             owner_uid: "u",
             pod_cidr: Some("10.128.7.0/24".to_owned()),
@@ -211,7 +204,12 @@ mod tests {
             "startupTaints": [{"key": "t", "effect": "NoSchedule", "value": "start"}, {"key": "cni", "effect": "NoExecute"}]
         }))
         .unwrap();
-        let node = node(origin(), &DesiredTemplate::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
+        let machine: ResolvedMachine = serde_json::from_value(serde_json::json!({
+            "nodeController": "hollow", "machineType": "m.medium", "hollow": {"hosts": "big", "load": "Kubelet"},
+        }))
+        .unwrap();
+        let node =
+            node(origin(&machine), &DesiredTemplate::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
         let metadata = node.metadata.unwrap();
         let labels = metadata.labels;
         assert_eq!(labels["zone"], "a");

@@ -183,17 +183,13 @@ impl NodeSetController {
         (name, pod_cidr): (&str, Option<String>),
         cluster_size: usize,
     ) -> Result<(), ApiError> {
-        let provider = blueprint.machine.node_controller.as_str();
         let origin = node_builder::NodeOrigin {
             name,
             set: &observed.name,
             class: &observed.set.spec.node_class_name,
             revision: &blueprint.revision,
-            provider,
-            provider_id: self.context.provider_id(provider, name),
-            machine_type: blueprint.machine.machine_type.as_deref(),
-            hosts: blueprint.machine.hosts(),
-            load: blueprint.machine.load(),
+            machine: &blueprint.machine,
+            provider_id: self.context.provider_id(&blueprint.machine.node_controller, name),
             owner_api_version: &NodeSet::api_version(&()),
             owner_uid: &observed.uid,
             pod_cidr,
