@@ -16,19 +16,22 @@ use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConn
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder, ConfigExt},
 };
 use rustls::{client::Resumption, pki_types::ServerName};
-use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer};
+use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer, util::MapResponse};
 
 use super::{
-    leader::{Fence, FencedBody},
+    leader::{Fence, FencedStream},
     rate::{Rate, RateLimited},
 };
+
+/// Connection as hyper's connector makes it.
+type TcpStream = TokioIo<tokio::net::TcpStream>;
 
 /// Read timeout: a list that takes longer is given up, a watch that is silent for longer is reopened.
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
@@ -63,8 +66,10 @@ fn limited(mut config: Config) -> kube::Result<Config> {
     Ok(config)
 }
 
-/// TCP connector whose dead connections are detected.
-fn tcp() -> HttpConnector {
+/// TCP connector whose dead connections are detected, with the fence before the kernel.
+fn tcp(
+    fence: &Fence,
+) -> MapResponse<HttpConnector, impl Fn(TcpStream) -> FencedStream<TcpStream> + Clone + use<>> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -72,7 +77,8 @@ fn tcp() -> HttpConnector {
     tcp.set_keepalive(Some(KEEPALIVE_TIME));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_tcp_user_timeout(Some(UNANSWERED_LIMIT));
-    tcp
+    let fence = fence.clone();
+    MapResponse::new(tcp, move |stream| FencedStream::new(fence.clone(), stream))
 }
 
 /// A client without fencing.
@@ -80,18 +86,17 @@ pub fn client(config: Config) -> kube::Result<Client> {
     fenced(config, &Fence::open())
 }
 
-/// A client that writes only while `fence` is open. kube's own client makes its connections behind a layer
-/// that cannot be extended, where a request that passed the fence in time may wait. So this client is
-/// assembled from kube's parts, with the fence next to the connections.
+/// A client that writes only while `fence` is open. kube's own client makes its connections itself, where a
+/// request that passed the fence in time may wait. So this client is assembled from kube's parts, with the fence
+/// at both ends of that wait.
 pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
     let config = limited(config)?;
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp(fence))?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let connections: legacy::Client<_, FencedBody> =
-        legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let connections: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -117,8 +122,8 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
         Some(name) => Arc::new(FixedServerNameResolver::new(name)),
         None => Arc::new(DefaultServerNameResolver::default()),
     };
-    let connector = HttpsConnector::new(tcp(), tls, false, resolver);
-    let connections: legacy::Client<_, FencedBody> = legacy::Client::builder(TokioExecutor::new())
+    let connector = HttpsConnector::new(tcp(fence), tls, false, resolver);
+    let connections: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_only(true)
         .http2_keep_alive_interval(PING_AFTER)

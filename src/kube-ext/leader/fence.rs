@@ -1,21 +1,24 @@
-//! Fencing: a middleware (tower layer) that sends writes only while this process leads.
+//! Fencing: a client that sends writes only while this process leads.
 //!
-//! The fence is checked twice: before a request is passed on, and when a connection takes its body to send
-//! it. In between, the request may wait for a connection, or the process may be stopped; a server does
-//! nothing with a request whose body does not arrive. Reads pass: a standby keeps its caches filled.
+//! The fence is checked twice: before a request is passed on (a tower layer), and where a connection gives bytes
+//! to the kernel. In between, a request may wait for a connection or in its buffer, and the process may be
+//! stopped meanwhile. Reads of a process that does not lead yet pass: a standby keeps its caches filled. A process
+//! that has lost leadership sends nothing any more: it ends.
 
 use std::{
+    io,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use futures::future::{self, Either, MapErr, Ready, TryFutureExt};
 use http::Request;
-use http_body::{Frame, SizeHint};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
@@ -29,7 +32,7 @@ pub struct NotLeading;
 /// Permission of this process to write. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Fence {
-    /// End of the permission, in nanoseconds since boot; `u64::MAX` for no end.
+    /// End of the permission, in nanoseconds since boot; `u64::MAX` for no end, 0 if there was none yet.
     until: Arc<AtomicU64>,
 }
 
@@ -51,13 +54,18 @@ impl Fence {
 
     /// Closes the fence.
     pub fn close(&self) {
-        self.open_until(Moment::BEGINNING);
+        self.until.store(1, Ordering::Release);
     }
 
     /// Returns an error unless this process leads now.
     pub fn check(&self) -> Result<(), NotLeading> {
         let until = self.until.load(Ordering::Acquire);
         if until == u64::MAX || Moment::now().nanos() < until { Ok(()) } else { Err(NotLeading) }
+    }
+
+    /// Returns an error if this process has led and does not now.
+    fn check_lost(&self) -> io::Result<()> {
+        if self.until.load(Ordering::Acquire) == 0 { Ok(()) } else { self.check().map_err(io::Error::other) }
     }
 }
 
@@ -78,7 +86,7 @@ pub struct FencedService<S> {
 
 impl<S> Service<Request<Body>> for FencedService<S>
 where
-    S: Service<Request<FencedBody>>,
+    S: Service<Request<Body>>,
     S::Error: Into<BoxError>,
 {
     type Response = S::Response;
@@ -90,44 +98,68 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let fence = (!request.method().is_safe()).then(|| self.fence.clone());
-        if let Some(Err(error)) = fence.as_ref().map(Fence::check) {
-            return Either::Left(future::err(error.into()));
+        match self.fence.check() {
+            Err(error) if !request.method().is_safe() => Either::Left(future::err(error.into())),
+            _ => Either::Right(self.inner.call(request).map_err(Into::into)),
         }
-        let request = request.map(|body| FencedBody { fence, body });
-        Either::Right(self.inner.call(request).map_err(Into::into))
     }
 }
 
-/// Request body that checks the fence when it is sent.
+/// A connection that sends nothing once leadership is lost.
 #[derive(Debug)]
-pub struct FencedBody {
-    /// None for a read.
-    fence: Option<Fence>,
-    body: Body,
+pub struct FencedStream<S> {
+    fence: Fence,
+    stream: S,
 }
 
-impl http_body::Body for FencedBody {
-    type Data = <Body as http_body::Body>::Data;
-    type Error = BoxError;
+impl<S> FencedStream<S> {
+    /// Puts the fence before a connection.
+    pub fn new(fence: Fence, stream: S) -> Self {
+        Self { fence, stream }
+    }
+}
 
-    fn poll_frame(
+impl<S: Write + Unpin> Write for FencedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.fence.check_lost()?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
-        if let Some(Err(error)) = self.fence.as_ref().map(Fence::check) {
-            return Poll::Ready(Some(Err(error.into())));
-        }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.fence.check_lost()?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: Read + Unpin> Read for FencedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: Connection> Connection for FencedStream<S> {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
     }
 }
 
@@ -135,11 +167,12 @@ impl http_body::Body for FencedBody {
 mod tests {
     use std::{convert::Infallible, error::Error, time::Duration};
 
-    use futures::FutureExt;
+    use futures::future::poll_fn;
     use http::{Method, Response};
-    use http_body::Body as _;
+    use hyper_util::rt::TokioIo;
     use kube::Client;
     use parking_lot::Mutex;
+    use tokio::io::duplex;
     use tower::service_fn;
 
     use super::*;
@@ -156,7 +189,7 @@ mod tests {
     fn client(fence: &Fence) -> (Client, Arc<Mutex<Vec<Method>>>) {
         let arrived: Arc<Mutex<Vec<Method>>> = Arc::default();
         let into = Arc::clone(&arrived);
-        let server = service_fn(move |request: Request<FencedBody>| {
+        let server = service_fn(move |request: Request<Body>| {
             into.lock().push(request.method().clone());
             async { Ok::<_, Infallible>(Response::new(Body::empty())) }
         });
@@ -185,23 +218,19 @@ mod tests {
         assert_eq!(Fence::open().check(), Ok(()));
     }
 
-    #[test]
-    fn a_write_that_waited_is_stopped_where_it_would_be_sent() {
-        for (method, is_stopped) in [(Method::POST, true), (Method::GET, false)] {
-            let fence = Fence::closed();
-            fence.open_until(Moment::now().after(Duration::from_mins(1)));
-            let waiting: Arc<Mutex<Option<FencedBody>>> = Arc::default();
-            let into = Arc::clone(&waiting);
-            let mut fenced = fence.layer(service_fn(move |request: Request<FencedBody>| {
-                *into.lock() = Some(request.into_body());
-                future::ready(Ok::<_, Infallible>(()))
-            }));
-            fenced.call(request(method)).now_or_never().unwrap().unwrap();
-            let mut body = waiting.lock().take().unwrap();
-            assert_eq!(body.size_hint().exact(), Some(2));
-            fence.close();
-            let frame = future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).now_or_never().unwrap();
-            assert_eq!(frame.unwrap().is_err_and(|error| is_refused(&*error)), is_stopped);
-        }
+    #[tokio::test]
+    async fn bytes_that_waited_are_not_sent_once_leadership_is_lost() {
+        let (fence, (own, _peer)) = (Fence::closed(), duplex(64));
+        let mut stream = FencedStream::new(fence.clone(), TokioIo::new(own));
+        let mut sent = async || poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, b"{}")).await;
+        assert_eq!(sent().await.unwrap(), 2, "a standby reads");
+        let led = Moment::now().after(Duration::from_mins(1));
+        fence.open_until(led);
+        assert_eq!(sent().await.unwrap(), 2);
+        fence.open_until(Moment::now());
+        assert!(sent().await.unwrap_err().get_ref().is_some_and(|error| is_refused(error)));
+        fence.open_until(led);
+        fence.close();
+        assert!(sent().await.unwrap_err().get_ref().is_some_and(|error| is_refused(error)));
     }
 }
