@@ -25,7 +25,7 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
 };
-use kube_node_planner::node::LEASE_FRESH;
+use kube_node_api::node_lease;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
     for after in arguments.after {
         oldest = oldest.max(runtime.block_on(restart(arguments.nodes, Duration::from_secs(after), limit))?);
     }
-    ensure!(oldest <= LEASE_FRESH, "a Lease was {:.1} s old: it ran out", oldest.as_secs_f64());
+    ensure!(oldest <= node_lease::DURATION, "a Lease was {:.1} s old: it ran out", oldest.as_secs_f64());
     Ok(())
 }
 
@@ -128,7 +128,7 @@ impl Ages {
         };
         let written = Duration::try_from(renewed.duration_since(before)).unwrap_or_default();
         let seen = now.duration_since(since);
-        if seen > LEASE_FRESH {
+        if seen > node_lease::DURATION {
             eprintln!(
                 "the Lease of {name} ran out: renewed at {before}, then at {renewed}, {seen:.1?} later"
             );

@@ -7,6 +7,7 @@ pub mod label_map;
 pub mod machine_identity;
 pub mod names;
 mod node_class;
+pub mod node_lease;
 mod node_set;
 pub mod quantity;
 mod schema;

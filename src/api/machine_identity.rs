@@ -14,6 +14,7 @@ pub const USER_PREFIX: &str = "system:node:";
 pub const GROUP: &str = "system:nodes";
 /// Maximum lifetime that a request may ask for: limits the use of a stolen certificate.
 pub const LIFETIME_MAX: Duration = Duration::from_hours(1);
+
 /// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. A process that may request tokens of
 /// one of them cannot pose as a machine of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 //! The grammar is that of apimachinery's `resource.Quantity`. kube-apiserver validates the quantities of
 //! stored objects, so a parse error here means that an object bypassed the schema.
 
-use crate::Resources;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::Resources;
 
 /// Nano-units per unit.
 const NANO: i128 = 1_000_000_000;

@@ -7,7 +7,6 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::boot;
 use jiff::Timestamp;
 use kube_ext::wire::WireError;
 use kube_node_cache::{Cache, NodeView, PodView};
@@ -15,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 
 use super::{
-    DedicatedClient, MachineSpec, MachineState, Settings,
+    DedicatedClient, MachineSpec, MachineState, Settings, boot,
     clock::Clock,
     cpu_counter::CpuCounter,
     endpoint::{Endpoint, Endpoints},

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::boot;
 use jiff::Timestamp;
 use kube_node_cache::{Cache, NodeView, PodView};
 
 use super::{
-    MachineState, clock::Clock, machine::Machine, node_lease::NodeLease, node_status::NodeStatus,
+    MachineState, boot, clock::Clock, machine::Machine, node_lease::NodeLease, node_status::NodeStatus,
     served_machine::ServedMachine,
 };
 

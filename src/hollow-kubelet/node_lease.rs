@@ -14,14 +14,14 @@ use k8s_pb::{
 };
 use kube::{Api, Client, api::ListParams};
 use kube_ext::wire::{Body, WireError, envelope};
-use kube_node_api::{names, time};
+use kube_node_api::{names, node_lease, time};
 use serde_json::json;
 
 use super::{
     clock::Clock,
     machine::Machine,
     request::{FailureCount, Request, spread},
-    schedule::{LEASE_SECONDS, Priority, RENEW_INTERVAL, Schedule},
+    schedule::{Priority, RENEW_INTERVAL, Schedule},
 };
 
 /// Namespace of all node Leases.
@@ -181,7 +181,7 @@ impl NodeLease {
             }),
             spec: Some(LeaseSpec {
                 holder_identity: Some(node.to_string()),
-                lease_duration_seconds: Some(i32::from(LEASE_SECONDS)),
+                lease_duration_seconds: i32::try_from(node_lease::SECONDS).ok(),
                 renew_time: Some(MicroTime {
                     seconds: Some(now.as_second()),
                     nanos: Some(now.subsec_nanosecond()),
@@ -250,7 +250,7 @@ fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Time
         },
         "spec": {
             "holderIdentity": node,
-            "leaseDurationSeconds": LEASE_SECONDS,
+            "leaseDurationSeconds": node_lease::SECONDS,
             // The server requires six fractional digits.
             "renewTime": format!("{now:.6}"),
         },

@@ -4,7 +4,6 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use crate::health::{KubeletCondition, conditions};
 use http::Method;
 use jiff::Timestamp;
 use kube_ext::wire::{Body, WireError};
@@ -15,6 +14,7 @@ use uuid::Uuid;
 
 use super::{
     clock::{Clock, to_seconds},
+    health::{KubeletCondition, conditions},
     request::{Request, Writes, spread},
     schedule::{Priority, Schedule},
     shape::Shape,

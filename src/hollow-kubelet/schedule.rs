@@ -9,10 +9,9 @@ use std::{
     time::Duration,
 };
 
+use kube_node_api::node_lease;
 use tokio::time::Instant;
 
-/// Lifetime of a Lease without renewal, in seconds; a kubelet's default.
-pub const LEASE_SECONDS: u16 = 40;
 /// Interval of Lease renewals: a quarter of a Lease's lifetime, as in a kubelet.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// Time that a process needs after a takeover until it has renewed the oldest Leases.
@@ -103,9 +102,8 @@ impl Schedule {
     /// Creates an empty schedule. A Lease whose renewal gave way to other jobs must outlast the death of this
     /// process plus the failover delay `failover_delay`, after which another process starts to renew.
     pub fn new(start: Instant, failover_delay: Duration) -> Self {
-        let lifetime = Duration::from_secs(LEASE_SECONDS.into());
-        let renewal_slack =
-            lifetime.saturating_sub(failover_delay.saturating_add(RENEW_INTERVAL + TAKEOVER_TIME));
+        let renewal_slack = node_lease::DURATION
+            .saturating_sub(failover_delay.saturating_add(RENEW_INTERVAL + TAKEOVER_TIME));
         Self { start, renewal_slack, queues: Default::default() }
     }
 
@@ -312,7 +310,7 @@ mod tests {
             let late = schedule.next_due(Pressure::Machines);
             assert_eq!(late, Some(start + secs(oldest)));
             assert!(schedule.next(start + secs(oldest), Pressure::Machines).is_some());
-            assert!(failover_delay > 25 || secs(oldest + failover_delay) < secs(LEASE_SECONDS.into()));
+            assert!(failover_delay > 25 || secs(oldest + failover_delay) < node_lease::DURATION);
         }
     }
 

@@ -12,9 +12,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use strum::IntoStaticStr;
-
 use kube_node_api::time::passed;
+use strum::IntoStaticStr;
 
 use super::{backoff::Backoff, set_wait::SetWait};
 

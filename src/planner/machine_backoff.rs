@@ -9,7 +9,6 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-
 use kube_node_api::time::left;
 
 use super::backoff::Backoff;

@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube_node_api::{names::TAINT_UNINITIALIZED, time::left};
+use kube_node_api::{names::TAINT_UNINITIALIZED, node_lease, time::left};
 
 use super::{
     drain::{self, PodId},
     taints::{self, Initialization},
     wait::NodeWait,
 };
-
-/// Maximum age of a fresh Lease: the lease duration of a kubelet, 40 s.
-pub const LEASE_FRESH: Duration = Duration::from_secs(40);
 
 /// Requeue time for changes that no watch reports.
 const POLL: Duration = Duration::from_secs(5);
@@ -215,7 +212,7 @@ fn initialize(node: &Node, mut plan: NodePlan, now: Timestamp) -> NodePlan {
     if initialized && node.kubelet == Kubelet::Ready {
         return plan;
     }
-    let fresh = node.lease_renewed.is_some_and(|renewed| !left(renewed, LEASE_FRESH, now).is_zero());
+    let fresh = node.lease_renewed.is_some_and(|renewed| !left(renewed, node_lease::DURATION, now).is_zero());
     let (state, waits_for) = match (node.kubelet, fresh) {
         (Kubelet::Silent, _) => (Initialization::Awaited, Some(NodeWait::WaitingForKubelet)),
         (Kubelet::NotReady, _) => (Initialization::Registered, Some(NodeWait::WaitingForReady)),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-
 use kube_node_api::time::left;
 
 /// Progress of a Node's deletion.

@@ -8,15 +8,13 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ContainerState, ContainerStatus, Pod},
 };
-use kube_node_api::machine_identity::USER_PREFIX;
+use kube_node_api::{machine_identity::USER_PREFIX, node_lease};
 use kube_node_operator::providers::{
     Trouble,
     kubemark::health::{self, Health},
 };
 use serde::Serialize;
 
-/// Duration of a node Lease, in seconds.
-const LEASE_LIFE: i64 = 40;
 /// Time limit for a certificate to be approved and signed, in seconds.
 const SIGNED_WITHIN: i64 = 15;
 /// Maximum number of names in a line.
@@ -170,7 +168,7 @@ pub(super) fn age(lease: &Lease, now: Timestamp) -> Option<i64> {
 /// Checks that machines with running pods reach the API server, where each renews its Lease.
 pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
     let stale = ages.iter().filter_map(|(node, age)| match age {
-        Some(age) if *age < LEASE_LIFE => None,
+        Some(age) if u64::try_from(*age).unwrap_or_default() < node_lease::SECONDS => None,
         Some(age) => Some(format!("{node} (Lease {age} s old)")),
         None => Some(format!("{node} (no Lease)")),
     });

@@ -1,7 +1,6 @@
 //! Pod status as the patch that a kubelet sends.
 
-use std::fmt::Write;
-
+use data_encoding::HEXLOWER;
 use kube_node_api::{ContainerDefaults, GoDuration};
 use kube_node_cache::{
     BACK_OFF, Container, ContainerState, ContainerView, PodStatus, PodView, TOKEN_VOLUME, Terminated,
@@ -223,11 +222,7 @@ fn image_id(image: &str) -> String {
 
 /// 64 hexadecimal digits derived from `text`.
 pub fn digest(text: &str) -> String {
-    Sha256::digest(text).iter().fold(String::with_capacity(64), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    HEXLOWER.encode(&Sha256::digest(text))
 }
 
 #[cfg(test)]

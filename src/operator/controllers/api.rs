@@ -1,22 +1,18 @@
 //! Writes of objects, each only in the state that was read.
 
-use std::fmt::Debug;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
-    Api, Resource,
+    Api,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
-use kube_ext::call::{ApiError, call};
+use kube_ext::{
+    call::{ApiError, call},
+    objects::Typed,
+};
 use kube_node_api::names::FIELD_MANAGER;
 use kube_node_cache::NodeView;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::{Value, json};
-
-/// A kind of object.
-pub trait Kind: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug {}
-
-impl<K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug> Kind for K {}
 
 /// Metadata of a Node that identify it and its version for a write.
 pub fn metadata(node: &NodeView) -> ObjectMeta {
@@ -36,7 +32,7 @@ pub fn patch_params() -> PatchParams {
 
 /// Sends a JSON merge patch, which reaches no other object and no newer state than `read`. `change` is an
 /// object, and `what` describes it, as in «change the owner».
-pub async fn patch<K: Kind>(
+pub async fn patch<K: Typed>(
     api: &Api<K>,
     read: &ObjectMeta,
     mut change: Value,
@@ -50,7 +46,7 @@ pub async fn patch<K: Kind>(
 }
 
 /// Adds or removes a finalizer. Returns true if the object did not have it, or had it.
-pub async fn set_finalizer<K: Kind>(
+pub async fn set_finalizer<K: Typed>(
     api: &Api<K>,
     read: &ObjectMeta,
     finalizer: &str,
@@ -76,7 +72,7 @@ pub fn with_finalizer(finalizers: &[String], finalizer: &str, wanted: bool) -> O
 /// Replaces the whole status: fields that are no longer set must disappear. Returns the object as the API
 /// server stored it. Where others write the status too, `read` is the resource version that `status` is based
 /// on: their writes in between are then a conflict.
-pub async fn replace_status<K: Kind>(
+pub async fn replace_status<K: Typed>(
     api: &Api<K>,
     name: &str,
     read: Option<&str>,
@@ -93,7 +89,7 @@ pub async fn replace_status<K: Kind>(
 }
 
 /// Deletes an object in the state that was read.
-pub async fn delete<K: Kind>(api: &Api<K>, read: &ObjectMeta) -> Result<(), ApiError> {
+pub async fn delete<K: Typed>(api: &Api<K>, read: &ObjectMeta) -> Result<(), ApiError> {
     let (uid, resource_version) = (read.uid.clone(), read.resource_version.clone());
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
     let name = read.name.as_deref().unwrap_or_default();

@@ -39,7 +39,9 @@ impl Metrics {
         let waiting = waits.clone();
         let name = ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for");
         computed(registry, name, ["reason"], NodeWait::reasons().map(|reason| [reason]), move |gauges| {
-            waiting.reasons(|reason| gauges.with_label_values(&[reason]).inc());
+            for reason in waiting.reasons() {
+                gauges.with_label_values(&[reason]).inc();
+            }
         })?;
         let reconciliations = ("kube_node_reconciles_total", "Reconciliations, by controller and result");
         let outcomes = CONTROLLERS.into_iter().flat_map(|name| [[name, SUCCESS], [name, "error"]]);

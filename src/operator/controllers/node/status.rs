@@ -60,10 +60,9 @@ impl ReportedWaits {
         self.0.lock().remove(node);
     }
 
-    /// Reports the reason of each Node that waits.
-    pub(crate) fn reasons(&self, report: impl FnMut(&'static str)) {
-        let reasons: Vec<_> = self.0.lock().values().map(|wait| wait.reason).collect();
-        reasons.into_iter().for_each(report);
+    /// Reason of each Node that waits.
+    pub(crate) fn reasons(&self) -> Vec<&'static str> {
+        self.0.lock().values().map(|wait| wait.reason).collect()
     }
 
     fn with<T>(&self, node: &NodeView, with: impl FnOnce(&mut ReportedWait) -> T) -> Option<T> {

@@ -120,7 +120,7 @@ impl DedicatedIdentities {
 
     /// UID of the machine of a Node, by the Node's name.
     pub(super) fn machine_of(&self, node: &str) -> Option<Arc<str>> {
-        self.machines.lock().by_name.get(node).map(Arc::clone)
+        self.machines.lock().by_name.get(node).cloned()
     }
 
     pub(super) fn list(&self) -> Vec<MachineId> {

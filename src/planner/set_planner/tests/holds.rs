@@ -5,6 +5,18 @@ use kube_node_api::RolloutStatus;
 
 use super::*;
 
+/// A rollout with one new Node that made no progress and was halted.
+fn halted() -> RolloutStatus {
+    RolloutStatus {
+        revision: "new".to_owned(),
+        start_time: Time(at(0)),
+        progress_time: Time(at(0)),
+        available: 1,
+        outdated: 10,
+        halt_time: Some(Time(at(700))),
+    }
+}
+
 #[test]
 fn the_sick_are_replaced_one_surge_at_a_time() {
     let mut members = nodes(10, "new");
@@ -49,14 +61,7 @@ fn a_paused_set_scales_and_repairs_with_the_revision_that_works() {
 
 #[test]
 fn a_rollout_that_has_halted_is_held() {
-    let halted = RolloutStatus {
-        revision: "new".to_owned(),
-        start_time: Time(at(0)),
-        progress_time: Time(at(0)),
-        available: 0,
-        outdated: 10,
-        halt_time: Some(Time(at(700))),
-    };
+    let halted = RolloutStatus { available: 0, ..halted() };
     let clock = ProgressDeadline { old: Some(&halted), deadline: Duration::from_mins(10), resumed_at: None };
     let plan = plan(&DesiredState { clock, ..wanted(10) }, &nodes(10, "old"));
     assert_eq!(plan.create, 0);
@@ -110,15 +115,8 @@ fn nodes_that_did_not_start_are_made_again_after_a_while() {
 
 #[test]
 fn a_class_that_cannot_be_used_for_a_moment_leaves_a_rollout_where_it_stood() {
-    let begun = RolloutStatus {
-        revision: "new".to_owned(),
-        start_time: Time(at(0)),
-        progress_time: Time(at(0)),
-        available: 1,
-        outdated: 10,
-        halt_time: None,
-    };
-    let halted = RolloutStatus { halt_time: Some(Time(at(700))), ..begun.clone() };
+    let halted = halted();
+    let begun = RolloutStatus { halt_time: None, ..halted.clone() };
     let members = join(&[nodes(10, "old"), vec![starting("x", "new")]]);
     for old in [&begun, &halted] {
         let clock = ProgressDeadline { old: Some(old), deadline: Duration::from_mins(10), resumed_at: None };
