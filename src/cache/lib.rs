@@ -226,12 +226,24 @@ impl<V: View> Cache<V> {
         self.notify(old.as_ref(), Some(&new));
     }
 
-    fn remove(&self, key: &str) {
+    /// Removes the object with this key if `is_gone` returns true for it. For objects whose deletion was
+    /// observed elsewhere, while the watch of this cache is down.
+    pub fn remove_if(&self, key: &str, is_gone: impl Fn(&V) -> bool) {
         let _order = self.order.lock();
-        let old = self.objects.write().remove(key);
+        let mut objects = self.objects.write();
+        let old = if objects.by_key.get(key).is_some_and(|object| is_gone(object)) {
+            objects.remove(key)
+        } else {
+            None
+        };
+        drop(objects);
         if let Some(old) = old {
             self.notify(Some(&old), None);
         }
+    }
+
+    fn remove(&self, key: &str) {
+        self.remove_if(key, |_| true);
     }
 
     /// Notes that a whole list is about to be requested.

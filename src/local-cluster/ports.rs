@@ -120,20 +120,46 @@ mod tests {
     /// Held by a test that expects free ports to stay free.
     static ALONE: Mutex<()> = Mutex::new(());
 
+    /// Returns true if `holds` does within a second. A process that another test starts has copies of this
+    /// process's listeners until it executes its program, so that any port can be taken for an instant.
+    #[expect(clippy::disallowed_methods, reason = "there is no runtime whose thread could block")]
+    fn soon(holds: impl Fn() -> bool) -> bool {
+        (0..100).any(|_| {
+            let held = holds();
+            if !held {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            held
+        })
+    }
+
+    fn soon_held(port: u16, address: IpAddr) -> TcpListener {
+        let listener = std::cell::OnceCell::new();
+        assert!(soon(|| TcpListener::bind((address, port)).is_ok_and(|held| listener.set(held).is_ok())));
+        listener.into_inner().unwrap()
+    }
+
+    fn again(last: Ports, further: &[IpAddr]) -> Ports {
+        Ports::choose(None, Some(last), further).unwrap().0
+    }
+
+    fn is_refused(port: u16, further: &[IpAddr], address: &str) -> bool {
+        let error = Ports::choose(Some(port), None, further).unwrap_err();
+        error.to_string().starts_with(&format!("port {port} is taken at {address}: "))
+    }
+
     #[test]
     fn kept_where_free_and_all_different() {
         let _alone = ALONE.lock();
         let (first, reserved) = Ports::choose(None, None, &[]).unwrap();
         // As another cluster that starts at the same time.
-        assert_ne!(Ports::choose(None, Some(first), &[]).unwrap().0.scheduler, first.scheduler);
+        assert_ne!(again(first, &[]).scheduler, first.scheduler);
         drop(reserved);
-        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap().0, first);
-        let taken = hold(first.etcd, &[]).unwrap();
-        let (second, _) = Ports::choose(None, Some(first), &[]).unwrap();
-        assert_ne!(second.etcd, first.etcd);
-        assert_eq!(second.apiserver, first.apiserver);
-        let refused = Ports::choose(Some(first.etcd), None, &[]).unwrap_err().to_string();
-        assert!(refused.starts_with(&format!("port {} is taken at 127.0.0.1: ", first.etcd)), "{refused}");
+        assert!(soon(|| again(first, &[]) == first));
+        let taken = soon_held(first.etcd, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_ne!(again(first, &[]).etcd, first.etcd);
+        assert!(soon(|| again(first, &[]).apiserver == first.apiserver));
+        assert!(is_refused(first.etcd, &[], "127.0.0.1"));
         drop(taken);
     }
 
@@ -142,14 +168,10 @@ mod tests {
         let _alone = ALONE.lock();
         let further = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))];
         let (first, _) = Ports::choose(None, None, &further).unwrap();
-        let taken = TcpListener::bind((further[0], first.apiserver)).unwrap();
-        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap().0.apiserver, first.apiserver);
-        assert_ne!(Ports::choose(None, Some(first), &further).unwrap().0.apiserver, first.apiserver);
-        let refused = Ports::choose(Some(first.apiserver), None, &further).unwrap_err().to_string();
-        assert!(
-            refused.starts_with(&format!("port {} is taken at 127.0.0.3: ", first.apiserver)),
-            "{refused}"
-        );
+        let taken = soon_held(first.apiserver, further[0]);
+        assert!(soon(|| again(first, &[]).apiserver == first.apiserver));
+        assert_ne!(again(first, &further).apiserver, first.apiserver);
+        assert!(soon(|| is_refused(first.apiserver, &further, "127.0.0.3")));
         drop(taken);
     }
 }

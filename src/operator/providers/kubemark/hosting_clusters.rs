@@ -1,5 +1,8 @@
 //! Hosting clusters: this one, and those that credentials of classes lead to. Each is watched on its own: a
 //! cluster that refuses or is unreachable delays only its own machines.
+//!
+//! Several credentials can lead to one cluster, so a pod can stand in several caches. A pod whose deletion one
+//! cache shows leaves the others too: theirs may be the watch that is down, and would keep the pod for ever.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,9 +15,12 @@ use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
 use kube_ext::error::chain;
 use kube_node_api::names;
-use kube_node_cache::{Cache, EventHandler};
+use kube_node_cache::{Cache, EventHandler, View};
 use parking_lot::{Mutex, RwLock};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    time::{sleep, timeout},
+};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
@@ -48,9 +54,15 @@ pub struct HostingCluster {
 }
 
 impl HostingCluster {
-    fn new(credentials: Option<String>, connection: Connection, watchers: Arc<Watchers>) -> Arc<Self> {
+    fn new(
+        credentials: Option<String>,
+        connection: Connection,
+        watchers: Arc<Watchers>,
+        deletions: Arc<Deletions>,
+    ) -> Arc<Self> {
         let pods: Arc<Cache<MachinePod>> = Arc::default();
         pods.add_event_handler(Arc::clone(&watchers) as _);
+        pods.add_event_handler(deletions);
         Arc::new(Self { credentials, connection: RwLock::new(connection), watchers, pods })
     }
 
@@ -108,18 +120,27 @@ pub struct HostingClusters {
     client: Client,
     options: Options,
     watchers: Arc<Watchers>,
+    deletions: Arc<Deletions>,
     home: Followed,
     /// Other clusters by name of their credentials.
-    others: Mutex<BTreeMap<String, Followed>>,
+    others: Arc<Mutex<BTreeMap<String, Followed>>>,
+    /// Removes deleted pods from the caches of the others.
+    _remover: AbortOnDropHandle<()>,
 }
 
 impl HostingClusters {
     /// Hosting clusters of a cluster's machines; each change of a machine goes to `watchers`.
     pub fn new(client: Client, options: Options, watchers: Arc<Watchers>) -> Self {
-        let home = HostingCluster::new(None, Connection::Up(client.clone()), Arc::clone(&watchers));
+        let (sender, deleted) = unbounded_channel();
+        let deletions = Arc::new(Deletions(sender));
+        let connection = Connection::Up(client.clone());
+        let home = HostingCluster::new(None, connection, Arc::clone(&watchers), Arc::clone(&deletions));
+        let others = Arc::default();
+        let remover = tokio::spawn(remove_deleted(deleted, Arc::clone(&home), Arc::clone(&others)));
         let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
         let home = (home, AbortOnDropHandle::new(task));
-        Self { client, options, watchers, home, others: Mutex::default() }
+        let remover = AbortOnDropHandle::new(remover);
+        Self { client, options, watchers, deletions, home, others, _remover: remover }
     }
 
     /// The cluster of these credentials; it is followed from now on.
@@ -129,7 +150,8 @@ impl HostingClusters {
         if let Some((cluster, _)) = others.get(name) {
             return Arc::clone(cluster);
         }
-        let new = HostingCluster::new(Some(name.to_owned()), Connection::Pending, Arc::clone(&self.watchers));
+        let (watchers, deletions) = (Arc::clone(&self.watchers), Arc::clone(&self.deletions));
+        let new = HostingCluster::new(Some(name.to_owned()), Connection::Pending, watchers, deletions);
         let Options { namespace, fence, insecure_credentials, .. } = &self.options;
         let follow = Follow {
             cluster: Arc::clone(&new),
@@ -152,8 +174,48 @@ impl HostingClusters {
 
     /// All clusters that are followed.
     pub fn all(&self) -> Vec<Arc<HostingCluster>> {
-        let others = self.others.lock();
-        std::iter::once(&self.home).chain(others.values()).map(|(cluster, _)| Arc::clone(cluster)).collect()
+        all(&self.home.0, &self.others)
+    }
+
+    /// The pods of the machine with this UID, each once: from a cluster that can be used if there is one.
+    pub fn pods_of(&self, uid: &str) -> Vec<(Arc<HostingCluster>, Arc<MachinePod>)> {
+        let mut clusters = self.all();
+        clusters.sort_by_key(|cluster| cluster.machines().is_err());
+        let mut seen = BTreeSet::new();
+        let pods = clusters.into_iter().flat_map(|cluster| {
+            cluster.pods.by_index(uid).into_iter().map(move |pod| (Arc::clone(&cluster), pod))
+        });
+        pods.filter(|(_, pod)| seen.insert(pod.uid.clone())).collect()
+    }
+}
+
+fn all(home: &Arc<HostingCluster>, others: &Mutex<BTreeMap<String, Followed>>) -> Vec<Arc<HostingCluster>> {
+    let others = others.lock();
+    std::iter::once(home).chain(others.values().map(|(cluster, _)| cluster)).map(Arc::clone).collect()
+}
+
+/// Passes deleted pods on. A cache must not be changed while another one is: two of them would wait for each
+/// other.
+struct Deletions(UnboundedSender<Arc<MachinePod>>);
+
+impl EventHandler<MachinePod> for Deletions {
+    fn on_change(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            // The receiver ends with the process alone.
+            let _ = self.0.send(Arc::clone(old));
+        }
+    }
+}
+
+async fn remove_deleted(
+    mut deleted: UnboundedReceiver<Arc<MachinePod>>,
+    home: Arc<HostingCluster>,
+    others: Arc<Mutex<BTreeMap<String, Followed>>>,
+) {
+    while let Some(gone) = deleted.recv().await {
+        for cluster in all(&home, &others) {
+            cluster.pods.remove_if(&gone.key(), |pod| pod.uid == gone.uid);
+        }
     }
 }
 

@@ -175,11 +175,9 @@ impl KubemarkProvider {
 
     /// The pod of a machine and its hosting cluster.
     fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
-        for cluster in self.clusters.all() {
-            // While an old pod leaves, its successor may exist already.
-            if let Some(pod) = cluster.pods.by_index(&id.uid).into_iter().min_by_key(|pod| pod.leaving) {
-                return Ok(Some((cluster, pod)));
-            }
+        // While an old pod leaves, its successor may exist already.
+        if let Some(found) = self.clusters.pods_of(&id.uid).into_iter().min_by_key(|(_, pod)| pod.leaving) {
+            return Ok(Some(found));
         }
         // No pod is known. Only the cluster that would host it can tell that there is none.
         let Some(node) = self.nodes.get(&id.node).filter(|node| node.uid == id.uid) else { return Ok(None) };
@@ -278,12 +276,10 @@ impl KubemarkProvider {
     async fn delete_pods(&self, id: &MachineId) -> Result<(), ProviderError> {
         self.tokens.lock().remove(&id.uid);
         let mut failed = None;
-        for cluster in self.clusters.all() {
-            for pod in cluster.pods.by_index(&id.uid) {
-                // A pod that cannot be deleted protects no other one, here or in another cluster.
-                if let Err(error) = delete_pod(&cluster, &pod).await {
-                    failed = Some(error);
-                }
+        for (cluster, pod) in self.clusters.pods_of(&id.uid) {
+            // A pod that cannot be deleted protects no other one, here or in another cluster.
+            if let Err(error) = delete_pod(&cluster, &pod).await {
+                failed = Some(error);
             }
         }
         failed.map_or(Ok(()), Err)
