@@ -1,7 +1,7 @@
 //! Kubemark machines, as far as they go without a kubelet that would run them: what is created, what is told, and
 //! that nothing is left. `tests/real_node` has the rest.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
@@ -283,4 +283,34 @@ async fn credentials_are_checked_and_lead_to_the_other_cluster() {
     machines.nothing_is_left("pods-remote").await;
     secrets.delete("pods-remote", &DeleteParams::default()).await.unwrap();
     own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_machine_goes_though_its_cluster_lost_other_credentials() {
+    let kubeconfig = std::fs::read_to_string(CLUSTER.dir.join("operator.kubeconfig")).unwrap();
+    // Two Secrets that lead to one cluster: each shows the machines of both.
+    let with_credentials = async |name: &str| {
+        let own = Fixture::nothing(&CLUSTER, name).await;
+        let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
+        let secret = json!({"metadata": {"name": name}, "stringData": {"kubeconfig": kubeconfig}});
+        create(&secrets, secret).await.unwrap();
+        let class = spec(&json!({"credentialsSecretRef": {"name": name}}));
+        create(&own.classes, json!({"metadata": {"name": name}, "spec": class})).await.unwrap();
+        own.create_set(1, json!({})).await;
+        Machines::of(&own).all_for(&own, 1).await;
+        (own, secrets)
+    };
+    let (first, secrets) = with_credentials("pods-first").await;
+    let (second, _) = with_credentials("pods-second").await;
+    let machines = Machines::of(&second);
+    // The Secret stays until no class names it. The operator reads it every 10 s, and nothing shows that it has
+    // read a Secret that no class names.
+    secrets.delete("pods-first", &DeleteParams::default()).await.unwrap();
+    first.clean_up().await;
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert!(secrets.get_opt("pods-first").await.unwrap().is_none());
+    machine_says(&second, "False", "Unschedulable").await;
+    second.clean_up().await;
+    machines.nothing_is_left("pods-second").await;
+    secrets.delete("pods-second", &DeleteParams::default()).await.unwrap();
 }
