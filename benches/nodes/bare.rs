@@ -16,7 +16,7 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::Client;
-use kube_ext::wire::{self, AnyObject, Body};
+use kube_ext::transport::{self, AnyObject, Body};
 use kube_node_planner::{node_builder, revision::ResolvedMachine, template::DesiredTemplate};
 use serde_json::{Value, json};
 use tokio::{
@@ -49,7 +49,7 @@ pub async fn nodes_to_ready(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
     let held = &held;
     let made = stream::iter(0..nodes).map(Ok).try_for_each_concurrent(AT_ONCE, |at| async move {
         let name = name_of(at);
-        let node = Body::Object(wire::envelope("v1", "Node", &with_taints(&name, at)));
+        let node = Body::Object(transport::envelope("v1", "Node", &with_taints(&name, at)));
         send(client, Method::POST, NODES, node).await?;
         held.send(lease(client, name.clone(), None).await?)?;
         let status = Body::StrategicPatch(serde_json::to_vec(&ready())?);
@@ -135,7 +135,7 @@ pub async fn lease(client: &Client, name: String, version: Option<String>) -> an
     let mut lease = renewed_lease(&name);
     lease.metadata.get_or_insert_default().resource_version = version;
     let renewed = Instant::now();
-    let body = Body::Object(wire::envelope("coordination.k8s.io/v1", "Lease", &lease));
+    let body = Body::Object(transport::envelope("coordination.k8s.io/v1", "Lease", &lease));
     Ok(Held { name, version: send(client, method, &path, body).await?, renewed })
 }
 
@@ -186,5 +186,5 @@ pub fn ready() -> Value {
 
 /// The version that the write made.
 pub async fn send(client: &Client, method: Method, path: &str, body: Body) -> anyhow::Result<String> {
-    Ok(wire::send::<AnyObject>(client, None, method, path, body).await?.into_version())
+    Ok(transport::send::<AnyObject>(client, None, method, path, body).await?.into_version())
 }

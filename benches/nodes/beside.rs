@@ -12,7 +12,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use kube_ext::wire::{self, Body};
+use kube_ext::transport::{self, Body};
 use tokio::time::{Instant, interval};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -48,7 +48,7 @@ async fn create_one(client: &Client, at: usize) -> anyhow::Result<Held> {
         metadata.labels.retain(|key, _| !key.starts_with("kube-node.io/"));
         metadata.annotations.clear();
     }
-    send(client, Method::POST, NODES, Body::Object(wire::envelope("v1", "Node", &node))).await?;
+    send(client, Method::POST, NODES, Body::Object(transport::envelope("v1", "Node", &node))).await?;
     let held = lease(client, name.clone(), None).await?;
     let status = Body::StrategicPatch(serde_json::to_vec(&ready())?);
     send(client, Method::PATCH, &format!("{NODES}/{name}/status"), status).await?;

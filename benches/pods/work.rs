@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
-use kube_ext::wire::{self, AnyObject, Body};
+use kube_ext::transport::{self, AnyObject, Body};
 use kube_node_cache::{PodView, TOKEN_VOLUME};
 use serde_json::{Value, json};
 
@@ -37,8 +37,14 @@ pub async fn create(plane: &Plane, nodes: &[Arc<str>], pods: usize) -> anyhow::R
                     },
                 });
                 let body = Body::Options(serde_json::to_vec(&pod)?);
-                wire::send::<AnyObject>(&client, None, Method::POST, "/api/v1/namespaces/default/pods", body)
-                    .await?;
+                transport::send::<AnyObject>(
+                    &client,
+                    None,
+                    Method::POST,
+                    "/api/v1/namespaces/default/pods",
+                    body,
+                )
+                .await?;
                 anyhow::Ok(())
             }
         })
@@ -57,7 +63,7 @@ pub async fn run_all(plane: &Plane, pods: &[Arc<PodView>], whole: bool) -> anyho
                 let change = json!({ "metadata": { "uid": *pod.uid }, "status": status });
                 let path = format!("/api/v1/namespaces/default/pods/{}/status", pod.name);
                 let body = Body::StrategicPatch(serde_json::to_vec(&change)?);
-                wire::send::<AnyObject>(&client, None, Method::PATCH, &path, body).await?;
+                transport::send::<AnyObject>(&client, None, Method::PATCH, &path, body).await?;
                 anyhow::Ok(())
             }
         })

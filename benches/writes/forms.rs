@@ -216,7 +216,7 @@ pub fn put(path: String, media: &'static str, body: Vec<u8>) -> Call {
 }
 
 fn post<T: Kind>(object: &Object<T>, media: &'static str) -> Call {
-    let body = if media == JSON { object.json.to_string().into_bytes() } else { object.wire.sealed() };
+    let body = if media == JSON { object.json.to_string().into_bytes() } else { object.protobuf.sealed() };
     Call { method: Method::POST, path: T::PATH.to_owned(), media, body }
 }
 
@@ -228,10 +228,10 @@ fn put_status(node: &Object<Node>, media: &'static str) -> Call {
         json["metadata"]["resourceVersion"].take();
         json.to_string().into_bytes()
     } else {
-        let mut wire = node.wire.clone();
-        wire.status = Some(ready_status());
-        wire.metadata().resource_version = None;
-        wire.sealed()
+        let mut protobuf = node.protobuf.clone();
+        protobuf.status = Some(ready_status());
+        protobuf.metadata().resource_version = None;
+        protobuf.sealed()
     };
     put(status_of(node), media, body)
 }
@@ -293,21 +293,21 @@ fn taints_off(node: &Object<Node>, ends: bool) -> Call {
 }
 
 fn put_without_taints(node: &Object<Node>) -> Call {
-    let mut wire = node.wire.clone();
-    wire.spec.get_or_insert_default().taints.clear();
-    wire.metadata().resource_version = None;
-    put(path_of(node), PROTOBUF, wire.sealed())
+    let mut protobuf = node.protobuf.clone();
+    protobuf.spec.get_or_insert_default().taints.clear();
+    protobuf.metadata().resource_version = None;
+    put(path_of(node), PROTOBUF, protobuf.sealed())
 }
 
 fn renewed(lease: &Object<Lease>, ends: bool) -> Call {
-    let mut wire = lease.wire.clone();
+    let mut protobuf = lease.protobuf.clone();
     let now = jiff::Timestamp::now();
-    wire.spec.get_or_insert_default().renew_time =
+    protobuf.spec.get_or_insert_default().renew_time =
         Some(MicroTime { seconds: Some(now.as_second()), nanos: Some(now.subsec_nanosecond()) });
     if ends {
-        wire.metadata().managed_fields = vec![ManagedFieldsEntry::default()];
+        protobuf.metadata().managed_fields = vec![ManagedFieldsEntry::default()];
     }
-    put(path_of(lease), PROTOBUF, wire.sealed())
+    put(path_of(lease), PROTOBUF, protobuf.sealed())
 }
 
 fn micros() -> String {

@@ -9,7 +9,7 @@ use k8s_pb::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Client;
-use kube_ext::wire::{self, Body};
+use kube_ext::transport::{self, Body};
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ use crate::{
 /// An object in both forms.
 pub struct Object<T> {
     pub name: String,
-    pub wire: T,
+    pub protobuf: T,
     pub json: Value,
 }
 
@@ -38,7 +38,7 @@ pub trait Kind: Message + Default + Clone {
 
     /// In the envelope of a request.
     fn sealed(&self) -> Vec<u8> {
-        wire::envelope(Self::TYPE.0, Self::TYPE.1, self)
+        transport::envelope(Self::TYPE.0, Self::TYPE.1, self)
     }
 }
 
@@ -131,11 +131,11 @@ pub async fn prepared<T: Kind>(
     if form.state == State::None {
         let like = json_of::<T>(client).await?;
         let object = |at| {
-            let mut wire = T::born(at);
-            let name = wire.metadata().name.clone().unwrap_or_default();
+            let mut protobuf = T::born(at);
+            let name = protobuf.metadata().name.clone().unwrap_or_default();
             let mut json = like.clone();
             json["metadata"]["name"] = name.clone().into();
-            Object { name, wire, json }
+            Object { name, protobuf, json }
         };
         return Ok((0..count).map(object).collect());
     }
@@ -158,14 +158,15 @@ pub async fn prepared<T: Kind>(
             .await?;
     }
     tokio::time::sleep(crate::SETTLING).await;
-    let listed: T::List = wire::send(client, None, Method::GET, T::PATH, Body::Object(Vec::new())).await?;
+    let listed: T::List =
+        transport::send(client, None, Method::GET, T::PATH, Body::Object(Vec::new())).await?;
     let list: Value = client.request(http::Request::get(T::PATH).body(Vec::new())?).await?;
     // Both are in the order of their names.
     let jsons = list["items"].as_array().cloned().unwrap_or_default();
-    let object = |(mut wire, mut json): (T, Value)| {
+    let object = |(mut protobuf, mut json): (T, Value)| {
         json["apiVersion"] = T::TYPE.0.into();
         json["kind"] = T::TYPE.1.into();
-        Object { name: wire.metadata().name.clone().unwrap_or_default(), wire, json }
+        Object { name: protobuf.metadata().name.clone().unwrap_or_default(), protobuf, json }
     };
     let is_ours = |object: &Object<T>| object.name.starts_with("written-");
     Ok(T::items(listed).into_iter().zip(jsons).map(object).filter(is_ours).collect())

@@ -42,9 +42,9 @@ pub fn pods() -> Vec<Form<Pod>> {
             put(status_of(pod), JSON, json.to_string().into_bytes())
         }),
         Form::of(whole, "PUT, protobuf", Tracking::On, |pod| {
-            let mut wire = pod.wire.clone();
-            wire.status = Some(whole_wire(&pod.json));
-            put(status_of(pod), PROTOBUF, wire.sealed())
+            let mut protobuf = pod.protobuf.clone();
+            protobuf.status = Some(whole_protobuf(&pod.json));
+            put(status_of(pod), PROTOBUF, protobuf.sealed())
         }),
     ]
 }
@@ -55,7 +55,7 @@ fn whole_of(pod: &Value) -> Value {
 }
 
 /// The same as [`whole_of`].
-fn whole_wire(pod: &Value) -> PodStatus {
+fn whole_protobuf(pod: &Value) -> PodStatus {
     let json = whole_of(pod);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let time = Some(Time { seconds: Some(jiff::Timestamp::now().as_second()), nanos: None });

@@ -31,9 +31,9 @@ use tokio::sync::Notify;
 
 pub use custom_object::{CachedNodeClass, CachedNodeSet, CustomObject};
 pub use interner::{InternedStr, intern};
-pub use node::{ConditionView, NodeStage, NodeView, WireNode};
+pub use node::{ConditionView, NodeStage, NodeView, ProtobufNode};
 pub use pod::{
-    HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, WirePod, WirePods, hollow_annotation,
+    HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, ProtobufPod, ProtobufPods, hollow_annotation,
 };
 pub use pod_spec::{
     Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
@@ -55,9 +55,9 @@ pub trait View: Send + Sync + 'static {
 }
 
 /// Cached form of a kind that the API server sends as protobuf.
-pub trait Protobuf: View + From<Self::Wire> {
+pub trait Protobuf: View + From<Self::Message> {
     /// Protobuf message.
-    type Wire: prost::Message + Default;
+    type Message: prost::Message + Default;
     /// URL path of the collection.
     const PATH: &str;
     /// Plural of the kind.
@@ -71,7 +71,7 @@ pub trait Protobuf: View + From<Self::Wire> {
 
     /// Decodes an object.
     fn read(raw: &[u8]) -> Result<Self, prost::DecodeError> {
-        Self::Wire::decode(raw).map(Self::from)
+        Self::Message::decode(raw).map(Self::from)
     }
 }
 

@@ -12,7 +12,7 @@ use strum::IntoStaticStr;
 
 use super::{
     InternedStr, Protobuf, View, intern,
-    protobuf::{ManagedFields, Metadata, WireCondition, WireTaint, at},
+    protobuf::{ManagedFields, Metadata, ProtobufCondition, ProtobufTaint, at},
 };
 
 /// A Node, pruned.
@@ -191,7 +191,7 @@ impl View for NodeView {
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(default)]
-pub struct WireNode {
+pub struct ProtobufNode {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
     #[prost(message, optional, tag = "2")]
@@ -213,7 +213,7 @@ struct Spec {
     #[prost(bool, tag = "4")]
     unschedulable: bool,
     #[prost(message, repeated, tag = "5")]
-    taints: Vec<WireTaint>,
+    taints: Vec<ProtobufTaint>,
     #[prost(string, repeated, tag = "7")]
     #[serde(rename = "podCIDRs")]
     pod_cidrs: Vec<String>,
@@ -224,7 +224,7 @@ struct Spec {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     #[prost(message, repeated, tag = "4")]
-    conditions: Vec<WireCondition>,
+    conditions: Vec<ProtobufCondition>,
     #[prost(message, repeated, tag = "5")]
     addresses: Vec<Address>,
     #[prost(message, optional, tag = "6")]
@@ -272,8 +272,8 @@ struct Address {
     address: String,
 }
 
-impl From<WireNode> for NodeView {
-    fn from(WireNode { metadata, spec, status }: WireNode) -> Self {
+impl From<ProtobufNode> for NodeView {
+    fn from(ProtobufNode { metadata, spec, status }: ProtobufNode) -> Self {
         let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
         let status = status.unwrap_or_default();
         let info = status.node_info.unwrap_or_default();
@@ -315,8 +315,8 @@ impl From<WireNode> for NodeView {
     }
 }
 
-impl From<WireCondition> for ConditionView {
-    fn from(condition: WireCondition) -> Self {
+impl From<ProtobufCondition> for ConditionView {
+    fn from(condition: ProtobufCondition) -> Self {
         Self {
             message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
             r#type: intern(&condition.r#type),
@@ -339,7 +339,7 @@ fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
 }
 
 impl Protobuf for NodeView {
-    type Wire = WireNode;
+    type Message = ProtobufNode;
     const PATH: &str = "/api/v1/nodes";
     const KIND: &str = "nodes";
 }
@@ -352,10 +352,10 @@ mod tests {
 
     #[test]
     fn keeps_what_is_read_and_copes_with_what_is_missing() {
-        let bare: WireNode = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        let bare: ProtobufNode = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
         assert_eq!(NodeView::from(bare), NodeView { name: "a".into(), ..NodeView::default() });
 
-        let node: WireNode = serde_json::from_value(json!({
+        let node: ProtobufNode = serde_json::from_value(json!({
             "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "labels": {"kube-node.io/nodeset": "s"},
                          "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "m", "operation": "Update"}]},
             "spec": {"providerID": "hollow://a", "podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64", "10.0.0.0/24"], "unschedulable": true,
@@ -388,7 +388,7 @@ mod tests {
                 .map(|operation| json!({ "manager": "m", "operation": operation }))
                 .collect();
             let node = json!({ "metadata": { "name": "a", "managedFields": entries } });
-            NodeView::from(serde_json::from_value::<WireNode>(node).unwrap()).has_unused_managed_fields
+            NodeView::from(serde_json::from_value::<ProtobufNode>(node).unwrap()).has_unused_managed_fields
         };
         let seen =
             [&[][..], &["Update"], &["Update", "Update"], &["Apply"], &["Update", "Apply"]].map(tracked);

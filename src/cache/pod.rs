@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::{
     InternedStr, PodSpecView, PodStatus, Protobuf, View, intern,
-    pod_protobuf::{Volume, WireSpec},
-    pod_status::WireStatus,
+    pod_protobuf::{ProtobufSpec, Volume},
+    pod_status::ProtobufStatus,
     protobuf::{Metadata, at},
 };
 
@@ -130,26 +130,26 @@ impl View for PodView {
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(default)]
-pub struct WirePod {
+pub struct ProtobufPod {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
     #[prost(message, optional, tag = "2")]
-    spec: Option<WireSpec>,
+    spec: Option<ProtobufSpec>,
     #[prost(message, optional, tag = "3")]
-    status: Option<WireStatus>,
+    status: Option<ProtobufStatus>,
 }
 
 /// core/v1 `PodList`, as the API server sends it.
 #[derive(Clone, PartialEq, Message)]
 #[prost(prost_path = "crate::lossy")]
-pub struct WirePods {
+pub struct ProtobufPods {
     /// Pods.
     #[prost(message, repeated, tag = "2")]
-    pub items: Vec<WirePod>,
+    pub items: Vec<ProtobufPod>,
 }
 
-impl From<WirePod> for PodView {
-    fn from(WirePod { metadata, spec, status }: WirePod) -> Self {
+impl From<ProtobufPod> for PodView {
+    fn from(ProtobufPod { metadata, spec, status }: ProtobufPod) -> Self {
         let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
         let annotations = &metadata.annotations;
         let hollow = hollow_annotations(annotations, |container| spec.has_container(container));
@@ -209,7 +209,7 @@ fn hollow_annotations(
 }
 
 impl Protobuf for PodView {
-    type Wire = WirePod;
+    type Message = ProtobufPod;
     const PATH: &str = "/api/v1/pods";
     const KIND: &str = "pods";
 }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn view(pod: Value) -> PodView {
-        PodView::from(serde_json::from_value::<WirePod>(pod).unwrap())
+        PodView::from(serde_json::from_value::<ProtobufPod>(pod).unwrap())
     }
 
     #[test]

@@ -25,11 +25,11 @@ const GRACE_SECONDS: i64 = 30;
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct WireSpec {
+pub(super) struct ProtobufSpec {
     #[prost(message, repeated, tag = "1")]
     pub(super) volumes: Vec<Volume>,
     #[prost(message, repeated, tag = "2")]
-    containers: Vec<WireContainer>,
+    containers: Vec<ProtobufContainer>,
     #[prost(string, tag = "3")]
     restart_policy: String,
     #[prost(int64, optional, tag = "4")]
@@ -45,7 +45,7 @@ pub(super) struct WireSpec {
     #[prost(message, optional, tag = "18")]
     affinity: Option<Affinity>,
     #[prost(message, repeated, tag = "20")]
-    init_containers: Vec<WireContainer>,
+    init_containers: Vec<ProtobufContainer>,
     #[prost(message, repeated, tag = "22")]
     tolerations: Vec<Toleration>,
     #[prost(int32, tag = "25")]
@@ -57,7 +57,7 @@ pub(super) struct WireSpec {
     #[prost(message, optional, tag = "36")]
     os: Option<Os>,
     #[prost(message, optional, tag = "40")]
-    resources: Option<WireResources>,
+    resources: Option<ProtobufResources>,
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
@@ -92,13 +92,13 @@ impl Volume {
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct WireContainer {
+struct ProtobufContainer {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
     image: String,
     #[prost(message, optional, tag = "8")]
-    resources: Option<WireResources>,
+    resources: Option<ProtobufResources>,
     #[prost(message, repeated, tag = "9")]
     volume_mounts: Vec<VolumeMount>,
     #[prost(message, optional, tag = "11")]
@@ -114,7 +114,7 @@ struct WireContainer {
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(default)]
-struct WireResources {
+struct ProtobufResources {
     #[prost(btree_map = "string, message", tag = "1")]
     limits: BTreeMap<String, Amount>,
     #[prost(btree_map = "string, message", tag = "2")]
@@ -182,20 +182,20 @@ struct NodeAffinity {
 #[serde(rename_all = "camelCase", default)]
 struct Terms {
     #[prost(message, repeated, tag = "1")]
-    node_selector_terms: Vec<WireTerm>,
+    node_selector_terms: Vec<ProtobufTerm>,
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct WireTerm {
+struct ProtobufTerm {
     #[prost(message, repeated, tag = "1")]
     match_expressions: Vec<NodeSelectorRequirement>,
     #[prost(message, repeated, tag = "2")]
     match_fields: Vec<NodeSelectorRequirement>,
 }
 
-impl WireSpec {
+impl ProtobufSpec {
     pub(super) fn has_container(&self, name: &str) -> bool {
         self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
     }
@@ -205,7 +205,7 @@ impl WireSpec {
         let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));
         let limits = self.total(|resources| &resources.limits);
         let Self { node_name, affinity, .. } = self;
-        let all = |list: Vec<WireContainer>| list.into_iter().map(Container::from).collect();
+        let all = |list: Vec<ProtobufContainer>| list.into_iter().map(Container::from).collect();
         let terms = affinity
             .and_then(|affinity| affinity.node_affinity)
             .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution);
@@ -239,8 +239,8 @@ impl WireSpec {
 
     /// Total requests or limits: the sum of all containers, or the maximum during initialization if that is
     /// more, or the pod's own amounts.
-    fn total(&self, part: impl Fn(&WireResources) -> &BTreeMap<String, Amount>) -> ResourceList {
-        let of_container = |container: &WireContainer| {
+    fn total(&self, part: impl Fn(&ProtobufResources) -> &BTreeMap<String, Amount>) -> ResourceList {
+        let of_container = |container: &ProtobufContainer| {
             container.resources.as_ref().map(|resources| of(part(resources))).unwrap_or_default()
         };
         let mut sum = self
@@ -286,8 +286,8 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(bounded.unsigned_abs())
 }
 
-impl From<WireResources> for ContainerResources {
-    fn from(WireResources { limits, requests }: WireResources) -> Self {
+impl From<ProtobufResources> for ContainerResources {
+    fn from(ProtobufResources { limits, requests }: ProtobufResources) -> Self {
         let written = |amounts: BTreeMap<String, Amount>| {
             amounts.into_iter().map(|(name, amount)| (name.into(), amount.text.into())).collect()
         };
@@ -295,9 +295,9 @@ impl From<WireResources> for ContainerResources {
     }
 }
 
-impl From<WireContainer> for Container {
-    fn from(container: WireContainer) -> Self {
-        let WireContainer {
+impl From<ProtobufContainer> for Container {
+    fn from(container: ProtobufContainer) -> Self {
+        let ProtobufContainer {
             name,
             image,
             restart_policy,
@@ -326,7 +326,7 @@ impl From<WireContainer> for Container {
     }
 }
 
-impl WireTerm {
+impl ProtobufTerm {
     /// The only field that exists is the Node's name, which is known.
     fn view(self, node: &str) -> NodeSelectorTerm {
         let Self { match_expressions, match_fields } = self;
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     fn spec(spec: Value) -> Arc<PodSpecView> {
-        serde_json::from_value::<WireSpec>(spec).unwrap().view([].into())
+        serde_json::from_value::<ProtobufSpec>(spec).unwrap().view([].into())
     }
 
     fn requests(amounts: &Value) -> Value {
@@ -367,19 +367,19 @@ mod tests {
 
     #[test]
     fn the_volume_of_a_token_is_known_by_its_suffix_and_shared_without_it() {
-        let wire = |suffix: &str| {
+        let spec = |suffix: &str| {
             let volume = format!("kube-api-access-{suffix}");
             let mount = json!({"name": volume, "mountPath": "/token", "readOnly": true});
             let data = json!({"name": "data", "mountPath": "/data", "readOnly": true, "recursiveReadOnly": "IfPossible"});
-            serde_json::from_value::<WireSpec>(json!({
+            serde_json::from_value::<ProtobufSpec>(json!({
                 "volumes": [{"name": "data"}, {"name": volume}],
                 "containers": [{"name": "a", "image": "i", "volumeMounts": [mount, data]}],
             }))
             .unwrap()
         };
-        assert_eq!(wire("abcde").token(), Some(*b"abcde"));
-        assert_eq!(wire("of-mine").token(), None);
-        let [one, other] = ["abcde", "fghij"].map(|suffix| wire(suffix).view([].into()));
+        assert_eq!(spec("abcde").token(), Some(*b"abcde"));
+        assert_eq!(spec("of-mine").token(), None);
+        let [one, other] = ["abcde", "fghij"].map(|suffix| spec(suffix).view([].into()));
         assert!(Arc::ptr_eq(&one, &other));
         let mounts = &one.containers[0].mounts;
         assert_eq!((&*mounts[0].name, mounts[0].is_recursive()), (TOKEN_VOLUME, false));

@@ -10,7 +10,7 @@ use strum::EnumString;
 
 use super::{
     InternedStr, intern,
-    protobuf::{Time, WireCondition, at},
+    protobuf::{ProtobufCondition, Time, at},
 };
 
 /// Prefix of a kubelet's message that contains the backoff of a container.
@@ -131,11 +131,11 @@ pub struct Terminated {
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct WireStatus {
+pub(super) struct ProtobufStatus {
     #[prost(string, tag = "1")]
     phase: String,
     #[prost(message, repeated, tag = "2")]
-    conditions: Vec<WireCondition>,
+    conditions: Vec<ProtobufCondition>,
     #[prost(string, optional, tag = "5")]
     #[serde(rename = "hostIP")]
     host_ip: Option<String>,
@@ -145,11 +145,11 @@ pub(super) struct WireStatus {
     #[prost(message, optional, tag = "7")]
     start_time: Option<Time>,
     #[prost(message, repeated, tag = "8")]
-    container_statuses: Vec<WireContainer>,
+    container_statuses: Vec<ProtobufContainer>,
     #[prost(string, tag = "9")]
     qos_class: String,
     #[prost(message, repeated, tag = "10")]
-    init_container_statuses: Vec<WireContainer>,
+    init_container_statuses: Vec<ProtobufContainer>,
     #[prost(int64, optional, tag = "17")]
     observed_generation: Option<i64>,
 }
@@ -157,13 +157,13 @@ pub(super) struct WireStatus {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct WireContainer {
+struct ProtobufContainer {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(message, optional, tag = "2")]
-    state: Option<WireState>,
+    state: Option<ProtobufState>,
     #[prost(message, optional, tag = "3")]
-    last_state: Option<WireState>,
+    last_state: Option<ProtobufState>,
     #[prost(bool, tag = "4")]
     ready: bool,
     #[prost(int32, tag = "5")]
@@ -175,13 +175,13 @@ struct WireContainer {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(default)]
-struct WireState {
+struct ProtobufState {
     #[prost(message, optional, tag = "1")]
     waiting: Option<Waiting>,
     #[prost(message, optional, tag = "2")]
     running: Option<Running>,
     #[prost(message, optional, tag = "3")]
-    terminated: Option<WireTerminated>,
+    terminated: Option<ProtobufTerminated>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
@@ -205,7 +205,7 @@ struct Running {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct WireTerminated {
+struct ProtobufTerminated {
     #[prost(int32, tag = "1")]
     exit_code: i32,
     #[prost(string, tag = "3")]
@@ -216,9 +216,9 @@ struct WireTerminated {
     finished_at: Option<Time>,
 }
 
-impl From<WireStatus> for PodStatus {
-    fn from(status: WireStatus) -> Self {
-        let containers = |list: Vec<WireContainer>| list.into_iter().map(ContainerView::from).collect();
+impl From<ProtobufStatus> for PodStatus {
+    fn from(status: ProtobufStatus) -> Self {
+        let containers = |list: Vec<ProtobufContainer>| list.into_iter().map(ContainerView::from).collect();
         // Protobuf sends an unset string as an empty one.
         let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Box::from);
         Self {
@@ -235,8 +235,8 @@ impl From<WireStatus> for PodStatus {
     }
 }
 
-impl From<WireCondition> for PodCondition {
-    fn from(condition: WireCondition) -> Self {
+impl From<ProtobufCondition> for PodCondition {
+    fn from(condition: ProtobufCondition) -> Self {
         Self {
             r#type: intern(&condition.r#type),
             status: intern(&condition.status),
@@ -247,10 +247,10 @@ impl From<WireCondition> for PodCondition {
     }
 }
 
-impl From<WireContainer> for ContainerView {
-    fn from(container: WireContainer) -> Self {
-        let WireContainer { name, ready, started, restart_count, state, last_state } = container;
-        let WireState { waiting, running, terminated } = state.unwrap_or_default();
+impl From<ProtobufContainer> for ContainerView {
+    fn from(container: ProtobufContainer) -> Self {
+        let ProtobufContainer { name, ready, started, restart_count, state, last_state } = container;
+        let ProtobufState { waiting, running, terminated } = state.unwrap_or_default();
         let state = match (terminated, running, waiting) {
             (Some(terminated), ..) => ContainerState::Terminated(terminated.into()),
             (None, Some(Running { started_at }), _) => ContainerState::Running { since: at(started_at) },
@@ -264,9 +264,9 @@ impl From<WireContainer> for ContainerView {
     }
 }
 
-impl From<WireTerminated> for Terminated {
-    fn from(terminated: WireTerminated) -> Self {
-        let WireTerminated { exit_code, reason, started_at, finished_at } = terminated;
+impl From<ProtobufTerminated> for Terminated {
+    fn from(terminated: ProtobufTerminated) -> Self {
+        let ProtobufTerminated { exit_code, reason, started_at, finished_at } = terminated;
         Self { exit_code, reason: intern(&reason), started: at(started_at), finished: at(finished_at) }
     }
 }
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn keeps_what_a_restarted_kubelet_needs() {
         let time: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let status: WireStatus = serde_json::from_value(json!({
+        let status: ProtobufStatus = serde_json::from_value(json!({
             "phase": "Running", "observedGeneration": 2, "podIP": "10.0.0.7", "startTime": time.to_string(),
             "qosClass": "Burstable",
             "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": null}],

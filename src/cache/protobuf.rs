@@ -84,7 +84,7 @@ pub(super) struct ManagedFields {
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct WireTaint {
+pub(super) struct ProtobufTaint {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(string, optional, tag = "2")]
@@ -95,8 +95,8 @@ pub(super) struct WireTaint {
     time_added: Option<Time>,
 }
 
-impl From<WireTaint> for Taint {
-    fn from(WireTaint { key, value, effect, time_added }: WireTaint) -> Self {
+impl From<ProtobufTaint> for Taint {
+    fn from(ProtobufTaint { key, value, effect, time_added }: ProtobufTaint) -> Self {
         // Protobuf does not distinguish an unset value from an empty one, and JSON has no empty one.
         let value = value.filter(|value| !value.is_empty());
         Self { key, value, effect, time_added: at(time_added).map(v1::Time) }
@@ -127,7 +127,7 @@ pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct WireCondition {
+pub(super) struct ProtobufCondition {
     #[prost(string, tag = "1")]
     pub r#type: String,
     #[prost(string, tag = "2")]

@@ -8,7 +8,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube_ext::wire::WireError;
+use kube_ext::transport::TransportError;
 use kube_node_cache::{Cache, NodeView, PodView};
 use parking_lot::Mutex;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
@@ -237,7 +237,7 @@ impl Coordinator {
     }
 
     /// Completes a job whose requests, sent at `sent`, were answered at `now`.
-    pub fn finish(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+    pub fn finish(&mut self, job: &Job, answer: Result<&str, &TransportError>, sent: Timestamp, now: Clock) {
         self.conclude(job, answer, sent, now);
         self.schedule.done(job.priority, &job.uid);
     }
@@ -320,7 +320,7 @@ impl Coordinator {
     }
 
     /// Applies the answer to a job's requests.
-    fn conclude(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+    fn conclude(&mut self, job: &Job, answer: Result<&str, &TransportError>, sent: Timestamp, now: Clock) {
         let (uid, schedule) = (&job.uid, &mut self.schedule);
         match job.priority {
             Priority::Prompt | Priority::Lease | Priority::Renewal => {

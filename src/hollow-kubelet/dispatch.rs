@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, future::OptionFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
-use kube_ext::wire::WireError;
+use kube_ext::transport::TransportError;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
@@ -81,7 +81,7 @@ impl Shared {
             None => request::send(&self.client, None, requests).await,
             Some(client) => request::send_dedicated(client, requests).await,
         };
-        self.metrics.written(job.priority, answer.as_ref().err().map(WireError::label));
+        self.metrics.written(job.priority, answer.as_ref().err().map(TransportError::label));
         self.coordinator.lock().finish(&job, answer.as_deref(), sent, Clock::now());
         (job.priority, answer.is_err_and(|error| error.is_overload()))
     }

@@ -13,7 +13,7 @@ use k8s_pb::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube_ext::wire::{Body, WireError, envelope};
+use kube_ext::transport::{Body, TransportError, envelope};
 use kube_node_api::PodEvents;
 use kube_node_cache::PodView;
 use serde_json::json;
@@ -111,9 +111,9 @@ impl EventRecorder {
     }
 
     /// Applies the answer to the event under way and queues the next one.
-    pub fn conclude(&mut self, answer: Result<&str, &WireError>, schedule: &mut Schedule, now: Clock) {
+    pub fn conclude(&mut self, answer: Result<&str, &TransportError>, schedule: &mut Schedule, now: Clock) {
         let sent = self.under_way.take();
-        let pause = if answer.is_err_and(WireError::is_overload) { OVERLOAD_PAUSE } else { INTERVAL };
+        let pause = if answer.is_err_and(TransportError::is_overload) { OVERLOAD_PAUSE } else { INTERVAL };
         self.paused_until = Some(now.at + pause);
         // The event to count up does not exist: it was dropped, or it has expired.
         if answer.is_err_and(|error| error.code() == Some(404))
@@ -265,14 +265,14 @@ mod tests {
             self.recorder.prepare(|_| false)
         }
 
-        fn answer(&mut self, answer: Result<&str, &WireError>, wait: Duration) {
+        fn answer(&mut self, answer: Result<&str, &TransportError>, wait: Duration) {
             let now = Clock { at: self.start.at + wait, ..self.start };
             self.recorder.conclude(answer, &mut self.schedule, now);
             self.schedule.done(Priority::Event, &Arc::default());
         }
 
         /// Sends the event due after `wait`; returns method and path of its request.
-        fn sent(&mut self, wait: Duration, answer: Result<&str, &WireError>) -> Option<String> {
+        fn sent(&mut self, wait: Duration, answer: Result<&str, &TransportError>) -> Option<String> {
             let request = self.next(wait)?;
             self.answer(answer, wait);
             Some(format!("{} {}", request.method, request.path))
@@ -319,7 +319,7 @@ mod tests {
     fn what_comes_again_is_counted_up_or_made_where_it_is_gone() {
         let mut world = World::new();
         world.record(vec![PendingEvent { count: 3, ..event(false, "a") }], PodEvents::All);
-        let gone = WireError::Refused(kube::core::Status::default().with_code(404).boxed());
+        let gone = TransportError::Refused(kube::core::Status::default().with_code(404).boxed());
         let first = world.sent(Duration::ZERO, Err(&gone)).unwrap();
         assert!(first.starts_with("PATCH /api/v1/namespaces/n/events/p."), "{first}");
         assert_eq!(world.sent(INTERVAL, Ok("1")).unwrap(), "POST /api/v1/namespaces/n/events");
@@ -330,7 +330,7 @@ mod tests {
     fn an_overloaded_server_is_left_alone() {
         let mut world = World::new();
         world.record(vec![event(true, "a"), event(true, "b")], PodEvents::All);
-        world.sent(Duration::ZERO, Err(&WireError::Late)).unwrap();
+        world.sent(Duration::ZERO, Err(&TransportError::Late)).unwrap();
         assert!(world.next(INTERVAL).is_none());
         assert!(world.next(OVERLOAD_PAUSE).is_some());
     }

@@ -13,7 +13,7 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta, OwnerReference},
 };
 use kube::{Api, Client, api::ListParams};
-use kube_ext::wire::{Body, WireError, envelope};
+use kube_ext::transport::{Body, TransportError, envelope};
 use kube_node_api::{names, node_lease, time};
 use serde_json::json;
 
@@ -105,7 +105,7 @@ impl NodeLease {
         uid: &Arc<str>,
         machine: &Machine,
         schedule: &mut Schedule,
-        (answer, sent): (Result<&str, &WireError>, Timestamp),
+        (answer, sent): (Result<&str, &TransportError>, Timestamp),
         now: Clock,
     ) -> bool {
         let is_first = !matches!(self.known, Known::Version { .. });
@@ -193,7 +193,7 @@ impl NodeLease {
     }
 
     /// Records the answer to a request made at `sent`. Returns true if a better request should follow now.
-    fn answered(&mut self, answer: Result<&str, &WireError>, sent: Timestamp) -> bool {
+    fn answered(&mut self, answer: Result<&str, &TransportError>, sent: Timestamp) -> bool {
         let before = std::mem::take(&mut self.known);
         self.failed = answer.is_err();
         match answer {
@@ -263,8 +263,8 @@ fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Time
 mod tests {
     use super::*;
 
-    fn refused(code: u16) -> WireError {
-        WireError::Refused(kube::core::Status::default().with_code(code).boxed())
+    fn refused(code: u16) -> TransportError {
+        TransportError::Refused(kube::core::Status::default().with_code(code).boxed())
     }
 
     fn method(lease: &NodeLease) -> Method {

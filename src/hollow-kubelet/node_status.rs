@@ -6,7 +6,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
-use kube_ext::wire::{Body, WireError};
+use kube_ext::transport::{Body, TransportError};
 use kube_node_cache::{Cache, NodeView};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ impl NodeStatus {
         (uid, node): (&Arc<str>, &str),
         cache: &Cache<NodeView>,
         schedule: &mut Schedule,
-        answer: Result<&str, &WireError>,
+        answer: Result<&str, &TransportError>,
         now: Clock,
     ) {
         let wait = match answer {

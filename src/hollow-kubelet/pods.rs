@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
-use kube_ext::wire::{Body, WireError};
+use kube_ext::transport::{Body, TransportError};
 use kube_node_api::PodEvents;
 use kube_node_cache::{Cache, PodView};
 use serde_json::json;
@@ -244,7 +244,7 @@ impl Pods {
     pub fn conclude(
         &mut self,
         uid: &Arc<str>,
-        answer: Result<&str, &WireError>,
+        answer: Result<&str, &TransportError>,
         schedule: &mut Schedule,
         now: Clock,
     ) {

@@ -7,7 +7,7 @@ use kube::Client;
 use kube_ext::{
     backoff::Backoff,
     rate::Rate,
-    wire::{self, AnyObject, Body, WireError},
+    transport::{self, AnyObject, Body, TransportError},
 };
 use kube_node_cache::{Cache, View, Written};
 use tracing::warn;
@@ -33,10 +33,14 @@ pub struct Request {
 
 /// Sends `requests` in order up to the first failure; returns the version made by the first one. With a
 /// `rate`, each request waits for the rate limiter.
-pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) -> Result<String, WireError> {
+pub async fn send(
+    client: &Client,
+    rate: Option<&Rate>,
+    requests: Vec<Request>,
+) -> Result<String, TransportError> {
     let mut version = None;
     for Request { method, path, body } in requests {
-        let answer: AnyObject = wire::send(client, rate, method, &path, body).await?;
+        let answer: AnyObject = transport::send(client, rate, method, &path, body).await?;
         version.get_or_insert_with(|| answer.into_version());
     }
     Ok(version.unwrap_or_default())
@@ -47,14 +51,14 @@ pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) 
 pub async fn send_dedicated(
     dedicated: &DedicatedClient,
     requests: Vec<Request>,
-) -> Result<String, WireError> {
+) -> Result<String, TransportError> {
     let (client, rate) = (&dedicated.client, &*dedicated.rate);
     let read = match requests.first() {
         Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
         _ => None,
     };
     if let Some(pod) = read.filter(|path| path.contains("/pods/")) {
-        let _dropped = wire::send::<AnyObject>(client, Some(rate), Method::GET, pod, Body::None).await;
+        let _dropped = transport::send::<AnyObject>(client, Some(rate), Method::GET, pod, Body::None).await;
     }
     send(client, Some(rate), requests).await
 }
@@ -72,7 +76,7 @@ impl FailureCount {
 
     /// Counts a failure to write `what` of `name`, and logs the first one in a row. Overload or absence of the
     /// API server concerns every machine and is not logged here.
-    pub fn add_logged(&mut self, name: &str, what: &str, error: &WireError) -> Duration {
+    pub fn add_logged(&mut self, name: &str, what: &str, error: &TransportError) -> Duration {
         if self.0 == 0 && !error.is_overload() {
             warn!(name, error = error as &dyn std::error::Error, "cannot write the {what}, trying again");
         }

@@ -1,7 +1,7 @@
 //! One API call with a time limit and an error that names the attempted action; for controllers and commands.
 //!
-//! [`call`] runs a call of kube's typed clients, [`send`] and [`read`] go by [`crate::wire`]. Nothing is
-//! retried. A caller that counts failures by kind, as the hollow kubelet does, uses [`crate::wire`] itself.
+//! [`call`] runs a call of kube's typed clients, [`send`] and [`read`] go by [`crate::transport`]. Nothing is
+//! retried. A caller that counts failures by kind, as the hollow kubelet does, uses [`crate::transport`] itself.
 
 use std::{error::Error, fmt::Display, time::Duration};
 
@@ -13,7 +13,7 @@ use tracing::{Instrument, debug_span};
 
 use crate::{
     error::chain,
-    wire::{self, AnyObject, Body, WireError},
+    transport::{self, AnyObject, Body, TransportError},
 };
 
 /// Time limit of a call; kube-apiserver itself gives up after 60 s.
@@ -148,7 +148,7 @@ pub async fn call<T>(
     }
 }
 
-/// Sends a request by [`wire`]; of the response only the resource version is parsed.
+/// Sends a request by [`transport`]; of the response only the resource version is parsed.
 pub async fn send(
     client: &Client,
     action: impl Display,
@@ -176,10 +176,10 @@ async fn exchange<T: Message + Default>(
     body: Body,
 ) -> Result<T, ApiError> {
     let span = debug_span!("call", %action);
-    wire::send(client, None, method, url, body).instrument(span).await.map_err(|error| {
+    transport::send(client, None, method, url, body).instrument(span).await.map_err(|error| {
         let action = action.to_string();
         match error {
-            WireError::Refused(status) => ApiError::Refused { action, status },
+            TransportError::Refused(status) => ApiError::Refused { action, status },
             source => ApiError::Failed { action, source: Box::new(source) },
         }
     })

@@ -22,6 +22,6 @@ pub mod rate;
 pub mod telemetry;
 pub mod tls;
 pub mod traces;
+pub mod transport;
 pub mod watch;
-pub mod wire;
 pub mod work_queue;

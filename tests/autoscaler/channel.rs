@@ -1,4 +1,4 @@
-//! cluster-autoscaler's side of the wire: a client with a certificate, over TLS 1.3, from the same .proto.
+//! A client of the cloud provider's service as cluster-autoscaler is one: with a certificate, over TLS 1.3, from the same .proto.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

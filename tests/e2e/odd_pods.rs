@@ -9,7 +9,7 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::client::Body;
-use kube_ext::wire::envelope;
+use kube_ext::transport::envelope;
 use serde_json::json;
 
 use crate::CLUSTER;

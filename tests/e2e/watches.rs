@@ -6,10 +6,10 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, Client, api::PropagationPolicy};
 use kube_ext::{
+    transport::{self, Body},
     watch::{self, InitialList, WatchEvent, WatchRequest},
-    wire::{self, Body},
 };
-use kube_node_cache::{NodeView, PodView, Protobuf, WireNode, WirePod};
+use kube_node_cache::{NodeView, PodView, Protobuf, ProtobufNode, ProtobufPod};
 use prost::Message;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -22,7 +22,7 @@ use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, p
 async fn both<T: Message + Default + DeserializeOwned>(client: &Client, path: &str) -> [T; 2] {
     let request = http::Request::get(path).body(vec![]).unwrap();
     let json = client.request::<T>(request).await.unwrap();
-    let protobuf = wire::send::<T>(client, None, http::Method::GET, path, Body::None).await.unwrap();
+    let protobuf = transport::send::<T>(client, None, http::Method::GET, path, Body::None).await.unwrap();
     [json, protobuf]
 }
 
@@ -67,7 +67,7 @@ async fn both_forms_of_a_node_and_of_a_pod_say_the_same() {
 
     eventually("both forms of one state of the pod", LONG, async || {
         let path = "/api/v1/namespaces/default/pods/forms";
-        let [json, protobuf] = both::<WirePod>(&own.client, path).await.map(PodView::from);
+        let [json, protobuf] = both::<ProtobufPod>(&own.client, path).await.map(PodView::from);
         // A write may have come between the two.
         (json.resource_version == protobuf.resource_version).then(|| {
             let spec = &protobuf.spec;
@@ -84,7 +84,7 @@ async fn both_forms_of_a_node_and_of_a_pod_say_the_same() {
     .await;
     eventually("both forms of one state of its Node", LONG, async || {
         let [json, protobuf] =
-            both::<WireNode>(&own.client, &NodeView::path(&node)).await.map(NodeView::from);
+            both::<ProtobufNode>(&own.client, &NodeView::path(&node)).await.map(NodeView::from);
         (json.resource_version == protobuf.resource_version).then(|| {
             assert!(protobuf.is_ready() && protobuf.created.is_some() && protobuf.owner().is_some());
             assert!(protobuf.taints.len() == 2 && protobuf.pod_cidr.is_some() && protobuf.kubelet_port != 0);

@@ -52,7 +52,7 @@ fn a_renewal_that_failed_gives_way_no_more() {
     let late = world.clock(20);
     let (job, ..) = world.coordinator.next(late, Pressure::Machines).unwrap();
     assert_eq!(job.priority, Priority::Renewal);
-    let away = WireError::Refused(kube::core::Status::default().with_code(503).boxed());
+    let away = TransportError::Refused(kube::core::Status::default().with_code(503).boxed());
     world.coordinator.finish(&job, Err(&away), late.wall, late);
     let again = world.clock(21);
     assert!(world.coordinator.schedule.next_due(Pressure::Machines).is_some_and(|at| at < again.at));

@@ -15,8 +15,8 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube_ext::{
+    transport::{Body, envelope},
     watch::WatchEvent,
-    wire::{Body, envelope},
 };
 use prost::Message;
 use tokio::time::Instant;

@@ -15,7 +15,7 @@ use super::{
     InitialList, Meter, WatchRequest,
     frames::{Frame, Frames},
 };
-use crate::wire::{self, AGENT, WireError, unreachable};
+use crate::transport::{self, AGENT, TransportError, unreachable};
 
 /// Accepted encodings: frames for a watch, plain protobuf for other responses.
 const ACCEPTED: &str = "application/vnd.kubernetes.protobuf;stream=watch,application/vnd.kubernetes.protobuf";
@@ -61,14 +61,14 @@ pub enum WatchError {
     Silent(Duration),
     /// The API server cannot be reached, refused the watch, or sent what cannot be decoded.
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Transport(#[from] TransportError),
 }
 
 impl WatchError {
     /// HTTP status of a refusal.
     pub fn code(&self) -> Option<u16> {
         match self {
-            Self::Wire(error) => error.code(),
+            Self::Transport(error) => error.code(),
             _ => None,
         }
     }
@@ -77,7 +77,8 @@ impl WatchError {
     /// again, since it might be refused for ever: a resource version that the API server has not reached yet,
     /// as after a restore of etcd, is refused with 504.
     fn keeps_place(&self) -> bool {
-        matches!(self, Self::Wire(WireError::Unreachable(_)) | Self::Silent(_)) || self.code() == Some(429)
+        matches!(self, Self::Transport(TransportError::Unreachable(_)) | Self::Silent(_))
+            || self.code() == Some(429)
     }
 }
 
@@ -225,21 +226,21 @@ async fn page(client: &Client, uri: &str, meter: &impl Meter) -> Result<AnyList,
     }
     let bytes = body.collect_bytes().await.map_err(unreachable)?;
     meter.bytes(bytes.len());
-    let raw = wire::unwrap(&bytes)?;
+    let raw = transport::unwrap(&bytes)?;
     drop(bytes);
-    Ok(AnyList::decode(raw.as_slice()).map_err(WireError::Decode)?)
+    Ok(AnyList::decode(raw.as_slice()).map_err(TransportError::Decode)?)
 }
 
 async fn refused(status: StatusCode, body: Body) -> WatchError {
     match body.collect_bytes().await {
-        Ok(bytes) => wire::refusal(status, &bytes).into(),
+        Ok(bytes) => transport::refusal(status, &bytes).into(),
         Err(error) => unreachable(error).into(),
     }
 }
 
 async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), WatchError> {
     let request = Request::get(uri).header(ACCEPT, ACCEPTED).header(USER_AGENT, AGENT).body(Body::empty());
-    let request = request.map_err(WireError::Request)?;
+    let request = request.map_err(TransportError::Request)?;
     let answer = client.send(request).await.map_err(unreachable)?;
     Ok((answer.status(), answer.into_body()))
 }
@@ -261,11 +262,13 @@ mod tests {
 
     #[test]
     fn a_watch_goes_on_only_where_nothing_was_said_against_it() {
-        let refused = |code| WatchError::Wire(WireError::Refused(Status::default().with_code(code).boxed()));
+        let refused =
+            |code| WatchError::Transport(TransportError::Refused(Status::default().with_code(code).boxed()));
         let away = WatchError::from(unreachable(kube::Error::LinesCodecMaxLineLengthExceeded));
         assert!(away.keeps_place() && refused(429).keeps_place());
         let over = [WatchError::Expired, WatchError::AtOnce, WatchError::NoLists, refused(403), refused(500)];
-        for ended in over.into_iter().chain([refused(504), WatchError::Wire(WireError::NoEnvelope)]) {
+        for ended in over.into_iter().chain([refused(504), WatchError::Transport(TransportError::NoEnvelope)])
+        {
             assert!(!ended.keeps_place(), "{ended}");
         }
     }

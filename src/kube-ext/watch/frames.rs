@@ -3,7 +3,7 @@
 use k8s_pb::apimachinery::pkg::apis::meta::v1::{PartialObjectMetadata, Status, WatchEvent};
 use prost::Message;
 
-use crate::wire::{self, AnyObject, WireError};
+use crate::transport::{self, AnyObject, TransportError};
 
 /// Longest accepted frame, in bytes; the API server accepts no object a fraction as large.
 const LONGEST: usize = 64 << 20;
@@ -52,11 +52,11 @@ impl Frames {
     }
 
     /// The next complete frame; an error if the API server ends the watch with one.
-    pub fn next(&mut self) -> Option<Result<Frame, WireError>> {
+    pub fn next(&mut self) -> Option<Result<Frame, TransportError>> {
         let (length, rest) = self.buffer.get(self.decoded..)?.split_first_chunk::<LENGTH>()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         if length > LONGEST {
-            return Some(Err(WireError::TooLong(length)));
+            return Some(Err(TransportError::TooLong(length)));
         }
         let frame = read(rest.get(..length)?);
         self.decoded += LENGTH + length;
@@ -69,13 +69,13 @@ impl Frames {
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Frame, WireError> {
+fn read(bytes: &[u8]) -> Result<Frame, TransportError> {
     let WatchEvent { r#type, object } = WatchEvent::decode(bytes)?;
-    let raw = wire::unwrap(&object.and_then(|object| object.raw).unwrap_or_default())?;
+    let raw = transport::unwrap(&object.and_then(|object| object.raw).unwrap_or_default())?;
     let kind = r#type.unwrap_or_default();
     if kind == "ERROR" {
-        let status = wire::status_of(Status::decode(raw.as_slice())?);
-        return Err(WireError::Refused(status.boxed()));
+        let status = transport::status_of(Status::decode(raw.as_slice())?);
+        return Err(TransportError::Refused(status.boxed()));
     }
     let version = AnyObject::decode(raw.as_slice())?.into_version();
     Ok(if kind == "BOOKMARK" {
@@ -102,7 +102,7 @@ pub(super) mod tests {
     }
 
     fn framed(kind: &str, api_version: &str, object: &impl Message, of: &str) -> Vec<u8> {
-        let raw = Some(wire::envelope(api_version, of, object));
+        let raw = Some(transport::envelope(api_version, of, object));
         let event =
             WatchEvent { r#type: Some(kind.to_owned()), object: Some(RawExtension { raw }) }.encode_to_vec();
         [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
@@ -154,9 +154,9 @@ pub(super) mod tests {
     fn what_is_no_frame_is_an_error() {
         let mut frames = Frames::default();
         frames.push(b"<html>");
-        assert!(matches!(frames.next(), Some(Err(WireError::TooLong(_)))));
+        assert!(matches!(frames.next(), Some(Err(TransportError::TooLong(_)))));
         let mut frames = Frames::default();
         frames.push(&[0, 0, 0, 2, 0xff, 0xff]);
-        assert!(matches!(frames.next(), Some(Err(WireError::Decode(_)))));
+        assert!(matches!(frames.next(), Some(Err(TransportError::Decode(_)))));
     }
 }

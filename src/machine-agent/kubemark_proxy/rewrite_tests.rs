@@ -1,4 +1,4 @@
-//! Writes and reads of kubemark 1.36, as seen on the wire.
+//! Writes and reads of kubemark 1.36.
 
 use super::*;
 

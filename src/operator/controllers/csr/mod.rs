@@ -12,7 +12,7 @@ use kube_ext::{
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
 use kube_node_api::{machine_identity, names};
-use kube_node_cache::{Cache, EventHandler, NodeView, Protobuf, ReflectError, WireNode};
+use kube_node_cache::{Cache, EventHandler, NodeView, Protobuf, ProtobufNode, ReflectError};
 use kube_node_planner::approval::{self, CsrDecision, Denial, NodeServer};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -100,7 +100,7 @@ impl Approver {
     /// the machine of a deleted Node would be approved, or that of a new Node denied.
     async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>> {
         let (action, path) = (format!("read Node {name}"), NodeView::path(name));
-        let found = read::<WireNode>(&self.context.client, action, &path).await;
+        let found = read::<ProtobufNode>(&self.context.client, action, &path).await;
         let view = match found {
             Ok(node) => Arc::new(NodeView::from(node)),
             Err(error) if error.is_not_found() => return Ok(None),

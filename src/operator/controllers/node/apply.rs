@@ -3,7 +3,7 @@
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube_ext::{call::send, error::chain, wire::Body};
+use kube_ext::{call::send, error::chain, transport::Body};
 use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{

@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use kube_ext::call::{ApiError, call};
-use kube_node_cache::{NodeView, PodView, WirePod};
+use kube_node_cache::{NodeView, PodView, ProtobufPod};
 use kube_node_planner::node::Attached;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -129,8 +129,8 @@ impl Attachments {
 
 /// Returns true if the pod stays on its Node, by the rule of the cache.
 fn stays(pod: Pod) -> bool {
-    let wire = serde_json::to_value(pod).and_then(serde_json::from_value::<WirePod>);
-    wire.is_ok_and(|pod| PodView::from(pod).stays())
+    let decoded = serde_json::to_value(pod).and_then(serde_json::from_value::<ProtobufPod>);
+    decoded.is_ok_and(|pod| PodView::from(pod).stays())
 }
 
 /// Names of a pod's claims of both kinds, persistent and ephemeral.

@@ -12,7 +12,7 @@ use kube::{
 };
 use kube_ext::call::{ApiError, call, read};
 use kube_node_api::names;
-use kube_node_cache::{CachedNodeSet, NodeView, PodOwner, PodView, Protobuf, WirePods};
+use kube_node_cache::{CachedNodeSet, NodeView, PodOwner, PodView, Protobuf, ProtobufPods};
 use kube_node_planner::{
     drain::{self, Blockage, DrainProgress, Fate, Obstacle, PodId},
     node::{Attached, MachineState, Pods},
@@ -69,7 +69,7 @@ impl NodeController {
     async fn listed(&self, node: &NodeView) -> Result<Vec<drain::Pod>, ApiError> {
         let url = format!("{}?fieldSelector=spec.nodeName%3D{}", PodView::PATH, node.name);
         let action = format!("list the pods of {}", node.name);
-        let WirePods { items } = read(&self.context.client, action, &url).await?;
+        let ProtobufPods { items } = read(&self.context.client, action, &url).await?;
         Ok(items.into_iter().map(|pod| drained(&PodView::from(pod))).collect())
     }
 

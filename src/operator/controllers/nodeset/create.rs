@@ -10,7 +10,7 @@ use kube::Resource;
 use kube_ext::{
     call::{ApiError, call, send},
     error::chain,
-    wire::{self, Body},
+    transport::{self, Body},
 };
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::{failed_writes::Write, node_builder, set_planner::SetPlan, set_wait::SetWait};
@@ -196,7 +196,7 @@ impl NodeSetController {
             cluster_size,
         };
         let node = node_builder::node(origin, &blueprint.template, Timestamp::now());
-        let body = Body::Object(wire::envelope("v1", "Node", &node));
+        let body = Body::Object(transport::envelope("v1", "Node", &node));
         let path = format!("/api/v1/nodes?fieldManager={}", names::FIELD_MANAGER);
         let action = format!("create Node {name}");
         match send(&self.context.client, action, Method::POST, &path, body).await {

@@ -15,7 +15,7 @@ use futures::{
 };
 use http::Method;
 use kube::Client;
-use kube_ext::{call, wire::Body};
+use kube_ext::{call, transport::Body};
 use kube_node_api::{machine_identity::Account, names};
 use kube_node_cache::{Cache, NodeView};
 use serde_json::json;

@@ -51,7 +51,7 @@ pub enum Body {
 
 /// Failed request.
 #[derive(Debug, thiserror::Error)]
-pub enum WireError {
+pub enum TransportError {
     /// The API server refused the request.
     #[error("the API server answers {} {}: {}", .0.code, .0.reason, .0.message)]
     Refused(Box<Status>),
@@ -75,7 +75,7 @@ pub enum WireError {
     Request(#[from] http::Error),
 }
 
-impl WireError {
+impl TransportError {
     /// HTTP status of a refusal.
     pub fn code(&self) -> Option<u16> {
         match self {
@@ -149,7 +149,7 @@ pub async fn send<T: Message + Default>(
     method: Method,
     path: &str,
     body: Body,
-) -> Result<T, WireError> {
+) -> Result<T, TransportError> {
     let limited = OptionFuture::from(rate.map(|rate| rate.acquire(path))).await;
     let exchange = async {
         let (content_type, bytes) = match body {
@@ -172,22 +172,22 @@ pub async fn send<T: Message + Default>(
         let bytes = body.collect_bytes().await.map_err(unreachable)?;
         if head.status.is_success() { Ok(open(&bytes)?) } else { Err(refusal(head.status, &bytes)) }
     };
-    timeout(TIME_LIMIT, exchange).await.unwrap_or(Err(WireError::Late))
+    timeout(TIME_LIMIT, exchange).await.unwrap_or(Err(TransportError::Late))
 }
 
 /// Decodes the message in an envelope.
-fn open<T: Message + Default>(bytes: &[u8]) -> Result<T, WireError> {
+fn open<T: Message + Default>(bytes: &[u8]) -> Result<T, TransportError> {
     Ok(T::decode(unwrap(bytes)?.as_slice())?)
 }
 
 /// The encoded message in an envelope.
-pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
-    let unknown = Unknown::decode(bytes.strip_prefix(&MAGIC).ok_or(WireError::NoEnvelope)?)?;
+pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, TransportError> {
+    let unknown = Unknown::decode(bytes.strip_prefix(&MAGIC).ok_or(TransportError::NoEnvelope)?)?;
     Ok(unknown.raw.unwrap_or_default())
 }
 
 /// Error of a refusal: as protobuf, as JSON (from proxies), or as plain text (from the server's filters).
-pub fn refusal(code: StatusCode, bytes: &[u8]) -> WireError {
+pub fn refusal(code: StatusCode, bytes: &[u8]) -> TransportError {
     let status = match open(bytes) {
         Ok(status) => status_of(status),
         Err(_) => serde_json::from_slice(bytes).unwrap_or_else(|_| {
@@ -195,12 +195,12 @@ pub fn refusal(code: StatusCode, bytes: &[u8]) -> WireError {
             Status::failure(text.trim(), code.canonical_reason().unwrap_or_default())
         }),
     };
-    WireError::Refused(status.with_code(code.as_u16()).boxed())
+    TransportError::Refused(status.with_code(code.as_u16()).boxed())
 }
 
 /// Error of a request that kube could not exchange.
-pub(crate) fn unreachable(error: kube::Error) -> WireError {
-    WireError::Unreachable(Box::new(error))
+pub(crate) fn unreachable(error: kube::Error) -> TransportError {
+    TransportError::Unreachable(Box::new(error))
 }
 
 /// Converts a status without its details, which nobody reads of requests in protobuf.
@@ -272,7 +272,7 @@ mod tests {
             (b"too many\n".to_vec(), "Not Found", "too many"),
         ] {
             let error = refusal(StatusCode::NOT_FOUND, &bytes);
-            let WireError::Refused(status) = &error else { panic!("{error}") };
+            let TransportError::Refused(status) = &error else { panic!("{error}") };
             assert_eq!((status.code, &*status.reason, &*status.message), (404, reason, message));
             assert_eq!(error.label(), "gone");
         }
