@@ -15,13 +15,14 @@ use kube::{
     core::GroupVersionKind,
     runtime::{
         conditions,
-        wait::{Condition, await_condition},
+        wait::{self, Condition, await_condition},
     },
 };
+use kube_ext::error::refusal;
 use kube_node_api::names;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "kube-node-up";
@@ -38,6 +39,8 @@ const FILES: [(&str, &str); 6] = [
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
 /// Time limit for deleted objects to be gone: namespaces go after all their objects.
 const GONE_LIMIT: Duration = Duration::from_mins(3);
+/// Pause before a failed watch is started again.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Namespace of Kubernetes itself with the Leases of all nodes; never deleted.
 const LEASES_NAMESPACE: &str = "kube-node-lease";
 
@@ -122,7 +125,8 @@ pub async fn absent(client: &Client) -> anyhow::Result<Vec<String>> {
     Ok(absent)
 }
 
-/// Waits until an object meets a condition. `problem` names the condition that is not met.
+/// Waits until an object meets a condition. `problem` names the condition that is not met. A watch that fails
+/// is started again, unless the API server denies it.
 pub(super) async fn wait_for<K>(
     api: Api<K>,
     name: &str,
@@ -133,9 +137,26 @@ pub(super) async fn wait_for<K>(
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
-    let met = timeout(limit, await_condition(api, name, condition)).await;
-    let met = met.map_err(|_| anyhow!("after {} s {problem}", limit.as_secs()))?;
-    met.map(drop).with_context(|| problem.to_owned())
+    let is_met = |object: Option<&K>| condition.matches_object(object);
+    let is_denied =
+        |error: &wait::Error| refusal(error).is_some_and(|status| matches!(status.code, 401 | 403));
+    let mut last = None;
+    let met = timeout(limit, async {
+        loop {
+            match await_condition(api.clone(), name, is_met).await {
+                Err(error) if !is_denied(&error) => last = Some(error),
+                met => return met.map(drop),
+            }
+            sleep(WATCH_PAUSE).await;
+        }
+    });
+    let met = met.await;
+    let late = || format!("after {} s {problem}", limit.as_secs());
+    match (met, last) {
+        (Ok(met), _) => met.with_context(|| problem.to_owned()),
+        (Err(_), Some(error)) => Err(error).with_context(late),
+        (Err(_), None) => Err(anyhow!(late())),
+    }
 }
 
 /// An answer of kube-apiserver; `None` if the object does not exist.
@@ -224,9 +245,17 @@ pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use kube_node_api::generated_name;
+
     use super::*;
     use crate::NAMESPACE;
-    use kube_node_api::generated_name;
 
     #[test]
     fn every_binding_names_a_role_that_there_is() {
@@ -292,5 +321,39 @@ mod tests {
     #[test]
     fn the_first_object_is_our_namespace() {
         assert_eq!(all().unwrap()[0].0.name_any(), NAMESPACE);
+    }
+
+    /// A client whose first requests are answered by `codes`, and the others by an empty list.
+    fn client(codes: &'static [u16]) -> (Client, Arc<AtomicUsize>) {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&requests);
+        let server = tower::service_fn(move |_: Request<Body>| {
+            let code = codes.get(counted.fetch_add(1, Relaxed)).copied().unwrap_or(200);
+            let list = json!({ "apiVersion": "v1", "kind": "SecretList", "metadata": { "resourceVersion": "1" }, "items": [] });
+            let refusal = json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code });
+            let body = if code == 200 { list } else { refusal };
+            let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            async { answer }
+        });
+        (Client::new(server, "default"), requests)
+    }
+
+    async fn wait_gone(client: Client) -> anyhow::Result<()> {
+        let is_gone = |secret: Option<&Secret>| secret.is_none();
+        wait_for(Api::namespaced(client, NAMESPACE), "a", is_gone, GONE_LIMIT, "a is not gone").await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_fails_is_started_again_and_one_that_is_denied_ends_the_wait() {
+        let (failing, requests) = client(&[500, 503]);
+        wait_gone(failing).await.unwrap();
+        assert_eq!(requests.load(Relaxed), 3);
+        let (denying, requests) = client(&[403]);
+        assert_eq!(wait_gone(denying).await.unwrap_err().to_string(), "a is not gone");
+        assert_eq!(requests.load(Relaxed), 1);
+        let (dead, _) = client(&[500; 1_000]);
+        let error = wait_gone(dead).await.unwrap_err();
+        assert_eq!(error.to_string(), "after 180 s a is not gone");
+        assert!(error.chain().count() > 1, "the cause of the failed watches is kept");
     }
 }

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::tcp_proxy;
@@ -72,7 +72,10 @@ impl Ports {
         let apiserver = match wanted {
             Some(port) => {
                 hold(port, further).map_err(|(address, error)| tcp_proxy::refused(address, error))?;
-                reserved.reserve(port);
+                ensure!(
+                    reserved.reserve(port),
+                    "another cluster is starting with port {port}: give another --port"
+                );
                 port
             }
             None => keep_or_choose(last.apiserver, further, &mut reserved)?,
@@ -154,6 +157,11 @@ mod tests {
         let (first, reserved) = Ports::choose(None, None, &[]).unwrap();
         // As another cluster that starts at the same time.
         assert_ne!(again(first, &[]).scheduler, first.scheduler);
+        let wanted = Ports::choose(Some(first.apiserver), None, &[]).unwrap_err().to_string();
+        assert_eq!(
+            wanted,
+            format!("another cluster is starting with port {}: give another --port", first.apiserver)
+        );
         drop(reserved);
         assert!(soon(|| again(first, &[]) == first));
         let taken = soon_held(first.etcd, IpAddr::V4(Ipv4Addr::LOCALHOST));

@@ -30,6 +30,9 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_
 /// After this time without a restart the pause is the first one again.
 const SOUND: Duration = Duration::from_secs(30);
 
+/// Pause before a process is recorded again that could not be.
+const RECORD_PAUSE: Duration = Duration::from_secs(1);
+
 /// Callback with the identity of the process, called at each change.
 pub(super) type RecordProcess = Box<dyn Fn(Option<ProcessId>) -> anyhow::Result<()> + Send + Sync>;
 
@@ -71,6 +74,7 @@ impl ProcessSupervisor {
         let (sender, status) = watch::channel(ProcessStatus::default());
         let process = SupervisedProcess { spec, record, status: sender };
         let child = process.spawn()?;
+        process.record_current()?;
         let (stop, stopped) = oneshot::channel();
         let task = AbortOnDropHandle::new(tokio::spawn(process.supervise(child, stopped)));
         Ok(Self { status, stop, task })
@@ -93,10 +97,14 @@ struct SupervisedProcess {
 impl SupervisedProcess {
     async fn supervise(self, mut child: Child, mut stopped: oneshot::Receiver<Duration>) {
         let mut pauses = ResetTimerBackoff::new(PAUSES, SOUND);
+        let mut is_recorded = true;
         loop {
-            let exit = tokio::select! {
-                exit = child.wait() => exit.ok(),
-                Ok(grace) = &mut stopped => return self.end(child, grace).await,
+            let exit = loop {
+                tokio::select! {
+                    exit = child.wait() => break exit.ok(),
+                    Ok(grace) = &mut stopped => return self.end(child, grace).await,
+                    () = sleep(RECORD_PAUSE), if !is_recorded => is_recorded = self.record_current().is_ok(),
+                }
             };
             let end = exit.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
             self.log(&format!("ended by itself ({end})"));
@@ -115,6 +123,12 @@ impl SupervisedProcess {
                     Err(error) => self.log(&format!("{error:#}")),
                 }
             };
+            // A full disk must not keep the component down: it is recorded later.
+            let recorded = self.record_current();
+            is_recorded = recorded.is_ok();
+            if let Err(error) = recorded {
+                self.log(&format!("cannot be recorded: {error:#}"));
+            }
         }
     }
 
@@ -123,8 +137,12 @@ impl SupervisedProcess {
         let child = child.with_context(|| format!("cannot run {}", self.spec.program.display()))?;
         let id = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(ProcessId::of);
         self.status.send_modify(|status| status.id = id);
-        (self.record)(id)?;
         Ok(child)
+    }
+
+    /// Records the identity of the running process.
+    fn record_current(&self) -> anyhow::Result<()> {
+        (self.record)(self.status.borrow().id)
     }
 
     fn command(&self) -> io::Result<Command> {
@@ -241,6 +259,47 @@ mod tests {
         has_output(&dir).await;
         supervisor.end(Duration::from_millis(200)).await;
         assert!(!id.is_alive());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_process_that_cannot_be_recorded_is_started_again_and_recorded_later() {
+        let dir = std::env::temp_dir().join(format!("kube-node-supervisor-full-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (is_full, recorded) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(None)));
+        let spec = ProcessSpec {
+            name: "etcd",
+            program: "/bin/sleep".into(),
+            args: vec!["60".into()],
+            log: dir.join("log"),
+        };
+        let (full, into) = (Arc::clone(&is_full), Arc::clone(&recorded));
+        let record = Box::new(move |id| {
+            anyhow::ensure!(!*full.lock(), "no space left on device");
+            *into.lock() = id;
+            Ok(())
+        });
+        let supervisor = ProcessSupervisor::start(spec, record).unwrap();
+        let mut status = supervisor.status.clone();
+        let first = status.borrow().id.unwrap();
+        *is_full.lock() = true;
+        first.signal(Signal::SIGKILL).unwrap();
+        let second = wait(&mut status, |status| status.deaths == 1 && status.id.is_some()).await.id.unwrap();
+        let log = dir.join("log");
+        while !std::fs::read_to_string(&log).unwrap().contains("cannot be recorded: no space left on device")
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(second.is_alive() && *recorded.lock() == Some(first));
+        *is_full.lock() = false;
+        timeout(Duration::from_secs(20), async {
+            while *recorded.lock() != Some(second) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
+        supervisor.end(Duration::from_secs(10)).await;
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

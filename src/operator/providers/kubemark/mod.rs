@@ -13,7 +13,11 @@ mod hosting_clusters;
 mod pod;
 mod view;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -144,7 +148,9 @@ impl Provider for KubemarkProvider {
     }
 
     fn count(&self) -> usize {
-        self.clusters.all().iter().map(|cluster| cluster.pods.len()).sum()
+        let pods = self.clusters.all().into_iter().flat_map(|cluster| cluster.pods.all());
+        // Two credentials may lead to one cluster, whose pods both show.
+        pods.map(|pod| pod.uid.clone()).collect::<HashSet<_>>().len()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {
