@@ -10,6 +10,7 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::missing_panics_doc)]
 
+pub mod api_server;
 mod audit;
 mod cluster;
 pub mod fault_injection;

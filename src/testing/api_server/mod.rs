@@ -1,0 +1,443 @@
+//! An API server in memory, for the simulation: a service behind `kube::Client::new`.
+//!
+//! Inputs: the requests of clients. Outputs: the answers and watches that kube-apiserver and etcd would give, and all
+//! changes in their order. Invariants: no I/O, no thread and no clock but the given one; names and UIDs come from the
+//! seed, so that the same requests in the same order have the same answers. Not served: admission, the validation of
+//! specs, defaults, server-side apply, deletion of collections, garbage collection.
+
+mod kinds;
+mod patch;
+mod protobuf;
+mod random;
+mod refusal;
+mod request;
+mod selector;
+mod store;
+mod watch;
+mod write;
+
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, header::CONTENT_TYPE};
+use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
+use serde_json::{Value, json};
+use tower::Service;
+
+use self::{
+    kinds::KINDS,
+    patch::PatchError,
+    refusal::Refusal,
+    request::{ApiRequest, Form, Target},
+    selector::Selector,
+    store::{Key, Store},
+    write::{DeleteOptions, Origin},
+};
+pub use self::{random::Random, store::Change};
+
+/// Characters of generated names (apimachinery, `rand.String`).
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Media types.
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The server. Clones share their objects.
+#[derive(Clone)]
+pub struct ApiServer {
+    state: Arc<State>,
+}
+
+struct State {
+    store: Mutex<Store>,
+    random: Mutex<Random>,
+    clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// Selectors of a list or a watch.
+#[derive(Clone, Debug, Default)]
+struct Filter {
+    namespace: Option<String>,
+    labels: Selector,
+    fields: Selector,
+}
+
+impl Filter {
+    fn matches(&self, object: &Value) -> bool {
+        self.namespace.as_deref().is_none_or(|namespace| object["metadata"]["namespace"] == *namespace)
+            && self.labels.matches_labels(object)
+            && self.fields.matches_fields(object)
+    }
+}
+
+impl ApiServer {
+    /// Creates a server without objects.
+    pub fn new(seed: u64, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        let (store, random) = (Mutex::default(), Mutex::new(Random::new(seed)));
+        Self { state: Arc::new(State { store, random, clock: Box::new(clock) }) }
+    }
+
+    /// Forgets all changes so far: watches from an older version end with an error event.
+    pub fn compact(&self) {
+        self.store().compact();
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.state.store.lock()
+    }
+
+    fn random(&self) -> u64 {
+        self.state.random.lock().number()
+    }
+
+    fn uid(&self) -> String {
+        uuid::Uuid::from_u64_pair(self.random(), self.random()).to_string()
+    }
+
+    fn suffix(&self) -> String {
+        let mut random = self.random();
+        let letter = |_| {
+            let at = random % ALPHABET.len() as u64;
+            random /= ALPHABET.len() as u64;
+            char::from(ALPHABET[usize::try_from(at).unwrap()])
+        };
+        (0..5).map(letter).collect()
+    }
+
+    async fn respond(&self, request: Request<kube::client::Body>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let call = ApiRequest::parse(&head);
+        let body = match body.collect_bytes().await {
+            Ok(body) => body,
+            Err(error) => return refused(&Refusal::bad(error.to_string()), call.form),
+        };
+        let answer = self.answer(&call, &body);
+        answer.unwrap_or_else(|refusal| refused(&refusal, call.form))
+    }
+
+    fn answer(&self, call: &ApiRequest, body: &[u8]) -> Result<Response<Body>, Refusal> {
+        match &call.target {
+            Target::Objects { kind, namespace, name: None, .. } if call.method == Method::GET => {
+                let filter = filter(call, namespace.clone())?;
+                if call.has("watch") {
+                    let stream = watch::start(self, *kind, filter, call)?;
+                    let media = if call.form.protobuf {
+                        "application/vnd.kubernetes.protobuf;stream=watch"
+                    } else {
+                        JSON
+                    };
+                    return Ok(response(200, media, Body::from_stream(stream)));
+                }
+                let list = self.list(*kind, &filter, call)?;
+                let bytes =
+                    if call.form.protobuf { protobuf::list(&list) } else { list.to_string().into_bytes() };
+                Ok(response(200, media(call.form), bytes.into()))
+            }
+            Target::Objects { kind, namespace, name, subresource } => {
+                let (code, object) = self.act(
+                    call,
+                    *kind,
+                    (namespace.as_deref(), name.as_deref(), subresource.as_deref()),
+                    body,
+                )?;
+                Ok(encoded(code, &shown(&object, call.form), call.form))
+            }
+            Target::Review => {
+                let mut review = json_of(call, body)?;
+                review["status"] = json!({ "allowed": true, "authenticated": true });
+                Ok(encoded(201, &review, call.form))
+            }
+            Target::Other(path) if path == "/version" => {
+                let version = json!({ "major": "1", "minor": "36", "gitVersion": "v1.36.3" });
+                Ok(encoded(200, &version, Form::default()))
+            }
+            Target::Other(_) => {
+                Err(Refusal::new(404, "NotFound", "the server could not find the requested resource"))
+            }
+        }
+    }
+
+    /// Reads or writes one object.
+    fn act(
+        &self,
+        call: &ApiRequest,
+        kind: usize,
+        (namespace, name, subresource): (Option<&str>, Option<&str>, Option<&str>),
+        body: &[u8],
+    ) -> Result<(u16, Value), Refusal> {
+        let rules = &KINDS[kind];
+        let now = (self.state.clock)();
+        let mut store = self.store();
+        let Some(name) = name else {
+            if call.method != Method::POST {
+                return Err(not_allowed());
+            }
+            let mut object = json_of(call, body)?;
+            if let Some(namespace) = namespace.filter(|_| rules.namespaced) {
+                if object["metadata"]["namespace"]
+                    .as_str()
+                    .is_some_and(|sent| !sent.is_empty() && sent != namespace)
+                {
+                    let why = "the namespace of the provided object does not match the namespace sent on the request";
+                    return Err(Refusal::bad(why));
+                }
+                object["metadata"]["namespace"] = json!(namespace);
+            }
+            let made = write::create(&mut store, kind, object, (self.uid(), self.suffix()), now)?;
+            return Ok((201, Value::clone(&made)));
+        };
+        let key: Key = (kind, store::key(kind, namespace, name));
+        let present = || Refusal::not_found(&write::qualified(rules), name);
+        match (call.method.as_str(), subresource) {
+            ("GET", Some("scale")) => Ok((200, scale(store.get(&key).ok_or_else(present)?))),
+            ("GET", _) => Ok((200, Value::clone(store.get(&key).ok_or_else(present)?))),
+            ("POST", Some("eviction")) => {
+                let options = DeleteOptions::read(&json_of(call, body)?["deleteOptions"]);
+                evict(&mut store, &key, &options, now).map(|()| (201, success()))
+            }
+            ("POST", Some("token")) => {
+                let mut request = json_of(call, body)?;
+                request["status"] = json!({ "token": self.uid(), "expirationTimestamp": now + jiff::SignedDuration::from_hours(1) });
+                Ok((201, request))
+            }
+            ("DELETE", None) => {
+                let options = if body.is_empty() { json!({}) } else { json_of(call, body)? };
+                let mut options = DeleteOptions::read(&options);
+                let grace = call.text("gracePeriodSeconds").and_then(|text| text.parse().ok());
+                options.grace = options.grace.or(grace);
+                let (object, gone) = write::delete(&mut store, &key, &options, now)?;
+                let status = gone && !rules.returns_deleted;
+                Ok((200, if status { success() } else { Value::clone(&object) }))
+            }
+            ("PUT" | "PATCH", _) => self.update(&mut store, &key, subresource, call, body, now),
+            _ => Err(not_allowed()),
+        }
+    }
+
+    fn update(
+        &self,
+        store: &mut Store,
+        key: &Key,
+        subresource: Option<&str>,
+        call: &ApiRequest,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<(u16, Value), Refusal> {
+        let rules = &KINDS[key.0];
+        let present = store.get(key).map(|object| Value::clone(object));
+        let name = key.1.rsplit('/').next().unwrap_or_default();
+        if call.method == Method::PUT {
+            let mut new = json_of(call, body)?;
+            if new["metadata"]["name"].as_str().is_some_and(|sent| sent != name) {
+                return Err(Refusal::bad("the name of the object does not match the name on the URL"));
+            }
+            if present.is_none() && rules.create_on_update && subresource.is_none() {
+                if new["metadata"]["uid"].as_str().is_some_and(|uid| !uid.is_empty()) {
+                    let why = "Precondition failed: UID in precondition, no UID in object meta";
+                    return Err(Refusal::conflict(&write::qualified(rules), name, why));
+                }
+                new["metadata"]["resourceVersion"] = Value::Null;
+                if let Some((namespace, _)) = key.1.split_once('/') {
+                    new["metadata"]["namespace"] = json!(namespace);
+                }
+                let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
+                return Ok((201, Value::clone(&made)));
+            }
+            return write::update(store, key, subresource, new, Origin::Put)
+                .map(|new| (200, Value::clone(&new)));
+        }
+        let Some(old) = present else { return Err(Refusal::not_found(&write::qualified(rules), name)) };
+        let mut new = if subresource == Some("scale") { scale(&old) } else { old.clone() };
+        match call.content_type.as_str() {
+            "application/merge-patch+json" => patch::merge(&mut new, &parsed(body)?),
+            "application/strategic-merge-patch+json" if !rules.is_custom() => {
+                patch::strategic(&mut new, &parsed(body)?);
+            }
+            "application/json-patch+json" => {
+                patch::json_patch(&mut new, body).map_err(|error| match error {
+                    PatchError::Unreadable(why) => Refusal::bad(why),
+                    PatchError::Unfit(why) => Refusal::new(422, "Invalid", why),
+                })?;
+            }
+            other => {
+                let why = format!("the body of the request was in an unknown format: {other}");
+                return Err(Refusal::new(415, "UnsupportedMediaType", why));
+            }
+        }
+        if subresource != Some("scale") {
+            return write::update(store, key, subresource, new, Origin::Patch)
+                .map(|new| (200, Value::clone(&new)));
+        }
+        let mut scaled = old;
+        scaled["spec"]["replicas"] = new["spec"]["replicas"].clone();
+        write::update(store, key, None, scaled, Origin::Patch).map(|new| (200, scale(&new)))
+    }
+
+    fn list(&self, kind: usize, filter: &Filter, call: &ApiRequest) -> Result<Value, Refusal> {
+        let store = self.store();
+        let token = call.text("continue").map(|token| {
+            let (revision, key) = token.split_once(':').unwrap_or_default();
+            (revision.parse::<u64>().unwrap_or_default(), key.to_owned())
+        });
+        let (revision, after) = token.unwrap_or_else(|| (store.revision(), String::new()));
+        if revision < store.compacted() {
+            let why = "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.";
+            return Err(Refusal::expired(why));
+        }
+        let objects = store.all_at(kind, revision);
+        let mut matching = objects.iter().filter(|(key, object)| **key > after && filter.matches(object));
+        let limit = call.text("limit").and_then(|text| text.parse().ok()).filter(|limit| *limit > 0);
+        let page: Vec<_> = matching.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+        let left = matching.count();
+        let rules = &KINDS[kind];
+        let mut list = json!({
+            "kind": format!("{}List", rules.kind), "apiVersion": rules.api_version(),
+            "metadata": { "resourceVersion": revision.to_string() },
+            "items": page.iter().map(|(_, object)| shown(object, call.form)).collect::<Vec<_>>(),
+        });
+        if call.form.metadata {
+            list["kind"] = json!("PartialObjectMetadataList");
+            list["apiVersion"] = json!("meta.k8s.io/v1");
+        }
+        if let Some((last, _)) = page.last().filter(|_| left > 0) {
+            list["metadata"]["continue"] = json!(format!("{revision}:{last}"));
+            let selects = call.text("labelSelector").or(call.text("fieldSelector")).is_some();
+            list["metadata"]["remainingItemCount"] = json!(Some(left).filter(|_| !selects));
+        }
+        Ok(list)
+    }
+}
+
+/// Evicts a pod, if the budgets allow it.
+fn evict(store: &mut Store, key: &Key, options: &DeleteOptions, now: Timestamp) -> Result<(), Refusal> {
+    let Some(pod) = store.get(key).cloned() else {
+        return Err(Refusal::not_found("pods", key.1.rsplit('/').next().unwrap_or_default()));
+    };
+    let needs_no_budget = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
+        || !pod["metadata"]["deletionTimestamp"].is_null();
+    let budgets = kinds::Kind::find("policy", "poddisruptionbudgets").unwrap();
+    let labels = &pod["metadata"]["labels"];
+    let mut matching = store.all(budgets).map(|(_, budget)| Arc::clone(budget)).collect::<Vec<_>>();
+    matching.retain(|budget| {
+        let selected = budget["spec"]["selector"]["matchLabels"].as_object();
+        budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+            && selected.is_some_and(|selected| selected.iter().all(|(key, value)| labels[key] == *value))
+    });
+    if let Some(budget) = matching.first().filter(|_| !needs_no_budget) {
+        if matching.len() > 1 {
+            let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Refusal::new(500, "InternalError", why));
+        }
+        let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+        let status = &budget["status"];
+        let is_observed = status["observedGeneration"].as_i64() >= budget["metadata"]["generation"].as_i64();
+        let allowed = status["disruptionsAllowed"].as_i64().unwrap_or_default();
+        if !is_observed || allowed <= 0 {
+            let why = format!("The disruption budget {name} is still being processed by the server.");
+            let healthy = status["currentHealthy"].as_i64().unwrap_or_default();
+            let desired = status["desiredHealthy"].as_i64().unwrap_or_default();
+            let needs = format!(
+                "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+            );
+            let cause = ("DisruptionBudget", if is_observed { needs } else { why }, String::new());
+            let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+            return Err(Refusal { causes: vec![cause], ..Refusal::new(429, "TooManyRequests", message) });
+        }
+        let mut budget = Value::clone(budget);
+        let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+        budget["status"]["disruptedPods"][pod_name] = json!(now);
+        store.put(budgets, budget);
+    }
+    let mut told = Value::clone(&pod);
+    let target = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastTransitionTime": now,
+    });
+    patch::strategic(&mut told["status"], &json!({ "conditions": [target] }));
+    store.put(key.0, told);
+    write::delete(store, key, options, now).map(drop)
+}
+
+fn filter(call: &ApiRequest, namespace: Option<String>) -> Result<Filter, Refusal> {
+    let selector =
+        |parameter| Selector::parse(call.text(parameter).unwrap_or_default()).map_err(Refusal::bad);
+    Ok(Filter { namespace, labels: selector("labelSelector")?, fields: selector("fieldSelector")? })
+}
+
+/// The scale of a `NodeSet`.
+fn scale(set: &Value) -> Value {
+    let metadata = &set["metadata"];
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1",
+        "metadata": { "name": metadata["name"], "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"] },
+        "spec": { "replicas": set["spec"]["replicas"] },
+        "status": { "replicas": set["status"]["replicas"].as_i64().unwrap_or_default(), "selector": set["status"]["selector"] },
+    })
+}
+
+/// An object in the wanted form.
+fn shown(object: &Value, form: Form) -> Value {
+    if form.metadata && object["kind"] != "Status" {
+        return json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
+        });
+    }
+    object.clone()
+}
+
+fn json_of(call: &ApiRequest, body: &[u8]) -> Result<Value, Refusal> {
+    if call.content_type != PROTOBUF {
+        return parsed(body);
+    }
+    protobuf::read(body).ok_or_else(|| Refusal::bad("the object provided is unrecognized"))
+}
+
+fn parsed(body: &[u8]) -> Result<Value, Refusal> {
+    serde_json::from_slice(body).map_err(|error| Refusal::bad(error.to_string()))
+}
+
+fn not_allowed() -> Refusal {
+    Refusal::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+}
+
+fn success() -> Value {
+    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" })
+}
+
+fn media(form: Form) -> &'static str {
+    if form.protobuf { PROTOBUF } else { JSON }
+}
+
+fn refused(refusal: &Refusal, form: Form) -> Response<Body> {
+    encoded(refusal.code, &refusal.status(), form)
+}
+
+fn encoded(code: u16, object: &Value, form: Form) -> Response<Body> {
+    let bytes = if form.protobuf { protobuf::object(object) } else { object.to_string().into_bytes() };
+    response(code, media(form), bytes.into())
+}
+
+fn response(code: u16, media: &str, body: Body) -> Response<Body> {
+    Response::builder().status(code).header(CONTENT_TYPE, media).body(body).unwrap()
+}
+
+impl Service<Request<kube::client::Body>> for ApiServer {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let server = self.clone();
+        Box::pin(async move { Ok(server.respond(request).await) })
+    }
+}

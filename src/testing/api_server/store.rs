@@ -1,0 +1,160 @@
+//! Objects of the in-memory API server, and the log of their changes.
+//!
+//! Inputs: objects as the rules of writes made them. Outputs: the objects now and at an earlier revision, and all
+//! changes after one. Invariants: each change has the next revision, and its object has that `resourceVersion`; the
+//! changes up to the compacted revision are forgotten.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::kinds::KINDS;
+
+/// Position of a kind in [`KINDS`], and `namespace/name` or the name.
+pub type Key = (usize, String);
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Revision of the change.
+    pub revision: u64,
+    /// Position of the kind in [`KINDS`].
+    pub kind: usize,
+    /// The object before; None for a new one.
+    pub before: Option<Arc<Value>>,
+    /// The object after; of a deleted one its last state, with the revision of the deletion.
+    pub after: Arc<Value>,
+    /// True if the object is gone.
+    pub deleted: bool,
+}
+
+/// All objects.
+#[derive(Debug)]
+pub struct Store {
+    revision: u64,
+    compacted: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    log: Vec<Change>,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            revision: 1,
+            compacted: 0,
+            objects: BTreeMap::new(),
+            log: Vec::new(),
+            changed: watch::Sender::new(1),
+        }
+    }
+}
+
+impl Store {
+    /// Revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Revision up to which changes are forgotten.
+    pub fn compacted(&self) -> u64 {
+        self.compacted
+    }
+
+    /// Forgets the changes up to the present.
+    pub fn compact(&mut self) {
+        self.compacted = self.revision;
+        self.log.clear();
+        self.changed.send_replace(self.revision);
+    }
+
+    /// Receiver of the revision after each change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// An object.
+    pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
+        self.objects.get(key)
+    }
+
+    /// Objects of a kind at present, by key.
+    pub fn all(&self, kind: usize) -> impl Iterator<Item = (&str, &Arc<Value>)> {
+        let range = self.objects.range((kind, String::new())..(kind + 1, String::new()));
+        range.map(|((_, key), object)| (key.as_str(), object))
+    }
+
+    /// Objects of a kind at a revision that is not compacted, by key.
+    pub fn all_at(&self, kind: usize, revision: u64) -> BTreeMap<String, Arc<Value>> {
+        let mut objects: BTreeMap<String, Arc<Value>> =
+            self.all(kind).map(|(key, object)| (key.to_owned(), Arc::clone(object))).collect();
+        for change in self.log.iter().rev().take_while(|change| change.revision > revision) {
+            if change.kind == kind {
+                match &change.before {
+                    Some(before) => objects.insert(key_of(kind, before).1, Arc::clone(before)),
+                    None => objects.remove(&key_of(kind, &change.after).1),
+                };
+            }
+        }
+        objects
+    }
+
+    /// Changes of a kind after a revision.
+    pub fn since(&self, kind: usize, revision: u64) -> impl Iterator<Item = &Change> {
+        let first = self.log.partition_point(|change| change.revision <= revision);
+        self.log[first..].iter().filter(move |change| change.kind == kind)
+    }
+
+    /// Stores an object as its next version.
+    pub fn put(&mut self, kind: usize, object: Value) -> Arc<Value> {
+        let key = key_of(kind, &object);
+        let object = self.versioned(object);
+        let before = self.objects.insert(key, Arc::clone(&object));
+        self.record(Change {
+            revision: self.revision,
+            kind,
+            before,
+            after: Arc::clone(&object),
+            deleted: false,
+        });
+        object
+    }
+
+    /// Removes an object; returns its last state.
+    pub fn remove(&mut self, kind: usize, last: Value) -> Arc<Value> {
+        let before = self.objects.remove(&key_of(kind, &last));
+        let last = self.versioned(last);
+        self.record(Change {
+            revision: self.revision,
+            kind,
+            before,
+            after: Arc::clone(&last),
+            deleted: true,
+        });
+        last
+    }
+
+    fn versioned(&mut self, mut object: Value) -> Arc<Value> {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        Arc::new(object)
+    }
+
+    fn record(&mut self, change: Change) {
+        self.log.push(change);
+        self.changed.send_replace(self.revision);
+    }
+}
+
+/// Key of an object.
+pub fn key_of(kind: usize, object: &Value) -> Key {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    (kind, key(kind, metadata["namespace"].as_str(), name))
+}
+
+/// Key of an object by its namespace and name.
+pub fn key(kind: usize, namespace: Option<&str>, name: &str) -> String {
+    if KINDS[kind].namespaced { format!("{}/{name}", namespace.unwrap_or_default()) } else { name.to_owned() }
+}

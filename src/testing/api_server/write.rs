@@ -1,0 +1,333 @@
+//! Rules of writes: creation, updates of an object and of its subresources, deletion
+//! (apiserver, pkg/registry/rest and pkg/registry/generic/registry/store.go).
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{
+    kinds::{KINDS, Kind},
+    refusal::Refusal,
+    store::{Key, Store, key_of},
+};
+
+/// Parts of an object that its own updates do not change.
+const KEPT: [&str; 6] =
+    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
+/// Grace period of a pod that names none, in seconds.
+const GRACE: i64 = 30;
+
+/// Origin of the new state of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The whole object was sent.
+    Put,
+    /// The present object was patched.
+    Patch,
+}
+
+/// Options of a deletion.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// Grace period in seconds.
+    pub grace: Option<i64>,
+    /// Required UID.
+    pub uid: Option<String>,
+    /// Required version.
+    pub version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// Reads `DeleteOptions`.
+    pub fn read(options: &Value) -> Self {
+        let text = |key: &str| options["preconditions"][key].as_str().map(ToOwned::to_owned);
+        Self {
+            grace: options["gracePeriodSeconds"].as_i64(),
+            uid: text("uid"),
+            version: text("resourceVersion"),
+        }
+    }
+}
+
+/// Creates an object. `uid` and `suffix` are for it and for the end of a generated name.
+pub fn create(
+    store: &mut Store,
+    kind: usize,
+    mut object: Value,
+    (uid, suffix): (String, String),
+    now: Timestamp,
+) -> Result<Arc<Value>, Refusal> {
+    let rules = &KINDS[kind];
+    let metadata = metadata_of(&mut object);
+    if metadata
+        .get("resourceVersion")
+        .is_some_and(|version| version.as_str().is_some_and(|version| !version.is_empty() && version != "0"))
+    {
+        let why = "resourceVersion should not be set on objects to be created";
+        return Err(Refusal::new(500, "InternalError", why));
+    }
+    let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let generated = metadata.get("generateName").and_then(Value::as_str).unwrap_or_default();
+    if name.is_empty() && generated.is_empty() {
+        let why = "Required value: name or generateName is required";
+        return Err(Refusal::invalid(rules.kind, "", "metadata.name", "FieldValueRequired", why));
+    }
+    let name = if name.is_empty() { format!("{generated}{suffix}") } else { name };
+    metadata.insert("name".to_owned(), json!(name));
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        metadata.remove(key);
+    }
+    metadata.insert("uid".to_owned(), json!(uid));
+    metadata.insert("creationTimestamp".to_owned(), json!(seconds(now)));
+    metadata.insert("managedFields".to_owned(), json!([{ "operation": "Update" }]));
+    if rules.generation {
+        metadata.insert("generation".to_owned(), json!(1));
+    }
+    object["apiVersion"] = json!(rules.api_version());
+    object["kind"] = json!(rules.kind);
+    match rules.kind {
+        "Pod" => object["status"] = json!({ "phase": "Pending", "qosClass": "BestEffort" }),
+        // A node may register with its status.
+        "Node" => {}
+        _ if rules.status => drop(object.as_object_mut().map(|object| object.remove("status"))),
+        _ => {}
+    }
+    let key = key_of(kind, &object);
+    if store.get(&key).is_some() {
+        let message = format!("{} \"{name}\" already exists", qualified(rules));
+        return Err(Refusal::new(409, "AlreadyExists", message));
+    }
+    Ok(store.put(kind, object))
+}
+
+/// Updates an object, or one of its subresources, to `new`.
+pub fn update(
+    store: &mut Store,
+    key: &Key,
+    subresource: Option<&str>,
+    mut new: Value,
+    origin: Origin,
+) -> Result<Arc<Value>, Refusal> {
+    let rules = &KINDS[key.0];
+    let (plural, kind) = (qualified(rules), rules.kind);
+    let Some(old) = store.get(key).cloned() else {
+        return Err(Refusal::not_found(&plural, name_in(&key.1)));
+    };
+    let name = old["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let sent = new["metadata"].clone();
+    // A write of a custom resource's status leaves the metadata as they are.
+    let is_custom_status = rules.is_custom() && subresource.is_some();
+    let uid = sent["uid"].as_str().filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
+    let uid = uid.filter(|_| origin == Origin::Put || !is_custom_status);
+    if let Some(uid) = uid {
+        let shown = old["metadata"]["uid"].as_str().unwrap_or_default();
+        if origin == Origin::Put {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {shown}");
+            return Err(Refusal::conflict(&plural, &name, &why));
+        }
+    }
+    match sent["resourceVersion"].as_str().unwrap_or_default() {
+        "" if origin == Origin::Put && !rules.unconditional => {
+            let why = "Invalid value: 0: must be specified for an update";
+            let field = "metadata.resourceVersion";
+            return Err(Refusal::invalid(kind, &name, field, "FieldValueInvalid", why));
+        }
+        "" => {}
+        version if old["metadata"]["resourceVersion"] != *version => {
+            return Err(Refusal::modified(&plural, &name));
+        }
+        _ => {}
+    }
+    if let Some(uid) = uid {
+        let why = format!("Invalid value: \"{uid}\": field is immutable");
+        return Err(Refusal::invalid(kind, &name, "metadata.uid", "FieldValueInvalid", &why));
+    }
+    restrict(rules, subresource, &old, &mut new);
+    keep_metadata(&old, &mut new, subresource.is_none());
+    let (before, after) = (list(&old, "finalizers"), list(&new, "finalizers").to_vec());
+    let is_leaving = !old["metadata"]["deletionTimestamp"].is_null();
+    if is_leaving && after.iter().any(|finalizer| !before.contains(finalizer)) {
+        let why = "Forbidden: no new finalizers can be added if the object is being deleted";
+        return Err(Refusal::invalid(kind, &name, "metadata.finalizers", "FieldValueForbidden", why));
+    }
+    if rules.generation && spec_of(&old) != spec_of(&new) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
+        new["metadata"]["generation"] = json!(generation);
+    }
+    let has_grace = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() > 0;
+    if is_leaving && after.is_empty() && !before.is_empty() && !has_grace {
+        return Ok(store.remove(key.0, new));
+    }
+    if new == *old {
+        return Ok(old);
+    }
+    Ok(store.put(key.0, new))
+}
+
+/// Deletes an object, or marks it. Returns its last state, and true if it is gone.
+pub fn delete(
+    store: &mut Store,
+    key: &Key,
+    options: &DeleteOptions,
+    now: Timestamp,
+) -> Result<(Arc<Value>, bool), Refusal> {
+    let rules = &KINDS[key.0];
+    let plural = qualified(rules);
+    let Some(old) = store.get(key).cloned() else {
+        return Err(Refusal::not_found(&plural, name_in(&key.1)));
+    };
+    let metadata = &old["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    for (wanted, field, label) in
+        [(&options.uid, "uid", "UID"), (&options.version, "resourceVersion", "ResourceVersion")]
+    {
+        if let Some(wanted) = wanted.as_deref().filter(|wanted| metadata[field] != **wanted) {
+            let shown = metadata[field].as_str().unwrap_or_default();
+            let why = format!(
+                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {shown}"
+            );
+            return Err(Refusal::conflict(&plural, name, &why));
+        }
+    }
+    let grace = if rules.kind == "Pod" { pod_grace(&old, options.grace) } else { 0 };
+    let finalizers = list(&old, "finalizers");
+    let marked =
+        metadata["deletionGracePeriodSeconds"].as_i64().filter(|_| !metadata["deletionTimestamp"].is_null());
+    if grace == 0 && finalizers.is_empty() {
+        let mut last = Value::clone(&old);
+        if rules.kind == "Pod" && marked != Some(0) {
+            mark(&mut last, 0, now, marked.is_none());
+        }
+        return Ok((store.remove(key.0, last), true));
+    }
+    if marked.is_some_and(|marked| marked <= grace) {
+        return Ok((old, false));
+    }
+    let mut new = Value::clone(&old);
+    mark(&mut new, grace, now, marked.is_none());
+    Ok((store.put(key.0, new), false))
+}
+
+/// Marks an object as being deleted; the first mark counts as a change of the spec.
+fn mark(object: &mut Value, grace: i64, now: Timestamp, is_first: bool) {
+    if let Some(generation) = object["metadata"]["generation"].as_i64().filter(|_| is_first) {
+        object["metadata"]["generation"] = json!(generation + 1);
+    }
+    let at = now + jiff::SignedDuration::from_secs(grace);
+    object["metadata"]["deletionTimestamp"] = json!(seconds(at));
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+}
+
+/// Grace period of a pod's deletion. No kubelet stops a pod that is bound to no Node, or that has ended.
+fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
+    let is_over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if pod["spec"]["nodeName"].as_str().is_none_or(str::is_empty) || is_over {
+        return 0;
+    }
+    asked.or(pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(GRACE)
+}
+
+/// Takes from `old` what a write of this part may not change.
+fn restrict(rules: &Kind, subresource: Option<&str>, old: &Value, new: &mut Value) {
+    match subresource {
+        None if rules.status => copy(old, new, "status"),
+        None => {}
+        Some(_) if rules.is_custom() => {
+            let status = new["status"].take();
+            new.clone_from(old);
+            set(new, "status", status);
+        }
+        Some(part) => {
+            let (status, metadata) = (new["status"].take(), new["metadata"].take());
+            new.clone_from(old);
+            new["metadata"] = metadata;
+            if part == "approval" {
+                set(&mut new["status"], "conditions", status["conditions"].clone());
+            } else {
+                set(new, "status", status);
+            }
+            if rules.kind == "Pod" {
+                copy(&old["metadata"], &mut new["metadata"], "ownerReferences");
+            }
+        }
+    }
+    for field in ["apiVersion", "kind"] {
+        copy(old, new, field);
+    }
+}
+
+/// Keeps the metadata that belongs to the server. `own`: the object itself is written, and not a subresource.
+fn keep_metadata(old: &Value, new: &mut Value, own: bool) {
+    let (before, new) = (&old["metadata"], &mut new["metadata"]);
+    for field in KEPT.into_iter().chain(["name", "namespace", "resourceVersion"]) {
+        copy(before, new, field);
+    }
+    let is_emptied = new["managedFields"]
+        .as_array()
+        .is_some_and(|entries| entries.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
+    copy(before, new, "managedFields");
+    if own && is_emptied {
+        set(new, "managedFields", Value::Null);
+    }
+    for field in ["finalizers", "ownerReferences", "labels", "annotations"] {
+        let is_empty = match &new[field] {
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        if is_empty {
+            set(new, field, Value::Null);
+        }
+    }
+}
+
+fn copy(from: &Value, to: &mut Value, field: &str) {
+    set(to, field, from[field].clone());
+}
+
+/// Sets a field, or removes it for null.
+fn set(object: &mut Value, field: &str, value: Value) {
+    match (object, value) {
+        (Value::Object(object), Value::Null) => drop(object.remove(field)),
+        (object, Value::Null) if object.is_null() => {}
+        (object, value) => object[field] = value,
+    }
+}
+
+/// All of an object but metadata and status.
+fn spec_of(object: &Value) -> Map<String, Value> {
+    let fields = object.as_object().into_iter().flatten();
+    fields
+        .filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status"))
+        .map(|(field, value)| (field.clone(), value.clone()))
+        .collect()
+}
+
+fn metadata_of(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    object["metadata"].as_object_mut().expect("it was just made")
+}
+
+fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
+    object["metadata"][field].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn name_in(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
+}
+
+/// Plural with the group, as messages name a kind.
+pub fn qualified(kind: &Kind) -> String {
+    if kind.group.is_empty() { kind.plural.to_owned() } else { format!("{}.{}", kind.plural, kind.group) }
+}
+
+/// Times of the API have whole seconds.
+fn seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
