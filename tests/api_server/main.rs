@@ -23,9 +23,11 @@ use serde_json::{Value, json};
 use self::side::Side;
 
 /// Requests of `cargo test`.
-const REQUESTS: usize = 3_000;
+const REQUESTS: usize = 1_500;
 /// Requests from one empty state.
 const SEQUENCE: usize = 50;
+/// Of so many sequences one is watched as well, which takes two seconds.
+const WATCHED: u64 = 5;
 /// Sequences in the golden file.
 const GOLDEN: u64 = 20;
 const GOLDEN_FILE: &str = "tests/api_server/golden.json";
@@ -52,10 +54,18 @@ fn in_memory(seed: u64) -> Side {
 async fn sequence(seed: u64, side: &mut Side) -> Vec<(String, Value)> {
     let mut random = Random::new(seed);
     let mut answers = Vec::new();
+    let kind = usize::try_from(seed / WATCHED).unwrap() % requests::KINDS.len();
+    let since = side.present(kind).await;
     for _ in 0..SEQUENCE {
         let request = requests::random(&mut random);
         let answer = side.run(&request).await;
         answers.push((format!("{request:?}"), answer));
+    }
+    if seed.is_multiple_of(WATCHED) {
+        for labels in ["", "tier%3Dfront"] {
+            let changes = side.changes(kind, &since, labels).await;
+            answers.push((format!("changes of kind {kind} with labels {labels:?}"), json!(changes)));
+        }
     }
     answers
 }

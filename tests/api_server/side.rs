@@ -145,6 +145,32 @@ impl Side {
         }
     }
 
+    /// Present version of a collection.
+    pub async fn present(&self, kind: usize) -> String {
+        let (_, list) = self.raw(Method::GET, KINDS[kind].0, "application/json", &Value::Null).await;
+        list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+    }
+
+    /// Changes of the tried objects of a kind since a version, of those with the selected labels.
+    pub async fn changes(&self, kind: usize, since: &str, labels: &str) -> Vec<Value> {
+        let collection = KINDS[kind].0;
+        let path = format!(
+            "{collection}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion={since}&labelSelector={labels}"
+        );
+        let (code, text) = self.raw(Method::GET, &path, "application/json", &Value::Null).await;
+        // A single event is an object already.
+        let text = text.as_str().map_or_else(|| text.to_string(), ToOwned::to_owned);
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let is_tried = |event: &Value| {
+            let name = event["object"]["metadata"]["name"].as_str();
+            name.is_some_and(|name| crate::requests::NAMES.contains(&name))
+        };
+        events
+            .filter(is_tried)
+            .map(|event| json!({ "type": event["type"], "object": shared(code, &event["object"]) }))
+            .collect()
+    }
+
     async fn raw(&self, method: Method, path: &str, media: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = http::Request::builder().method(method).uri(path).header("content-type", media);
