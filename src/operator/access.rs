@@ -8,6 +8,7 @@ use kube::{
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 use kube_ext::{connection, leader::Fence};
+use tower::{Layer, service_fn};
 
 use crate::preflight::Preflight;
 
@@ -19,6 +20,8 @@ pub struct Access {
     pub(super) url: String,
     /// Source of the identity, for messages.
     identity: String,
+    /// Client that is used in place of a connection by `config`.
+    given: Option<Client>,
 }
 
 impl Access {
@@ -49,7 +52,15 @@ impl Access {
                 KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
             Config::from_custom_kubeconfig(file, &options).await.with_context(unusable)?
         };
-        Ok(Self { url: config.cluster_url.to_string(), config, identity })
+        Ok(Self { url: config.cluster_url.to_string(), config, identity, given: None })
+    }
+
+    /// Access by a client, such as one of an API server in this process. Machines with a dedicated identity and
+    /// pods, which connect by themselves, do not reach it.
+    pub fn by(client: Client) -> Self {
+        let config = Config::new(http::Uri::from_static("http://in-process"));
+        let (url, identity) = (config.cluster_url.to_string(), "this identity".to_owned());
+        Self { config, url, identity, given: Some(client) }
     }
 
     /// Impersonates `user`, so that a second identity needs no second credential.
@@ -68,12 +79,23 @@ impl Access {
 
     /// A client without a fence.
     pub fn client(&self) -> anyhow::Result<Client> {
+        if let Some(client) = &self.given {
+            return Ok(client.clone());
+        }
         connection::client(self.config.clone())
             .with_context(|| format!("cannot make a client for {}", self.url))
     }
 
     /// A client that sends writes only while `fence` is open.
     pub(super) fn fenced(&self, fence: &Fence) -> anyhow::Result<Client> {
+        if let Some(client) = &self.given {
+            let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
+            let server = service_fn(move |request| {
+                let client = client.clone();
+                async move { client.send(request).await }
+            });
+            return Ok(Client::new(fence.layer(server), namespace));
+        }
         connection::fenced(self.config.clone(), fence)
             .with_context(|| format!("cannot make a client for {}", self.url))
     }
