@@ -1,5 +1,5 @@
-//! Boundaries inside the code: crates depend downwards only, and the modules of each crate import each other without
-//! cycles.
+//! Boundaries inside the code: crates depend downwards only, the modules of each crate import each other without cycles,
+//! and the parts that a simulation runs take clocks, random numbers and tasks from their environment.
 //!
 //! The compiler accepts cycles inside a crate, and a reader then has to hold all modules of the cycle at once. Edges
 //! between a module and its own ancestors do not count: a parent wires its children, and they use what the parent
@@ -230,6 +230,36 @@ fn modules_import_each_other_without_cycles() {
         wrong.extend(cycles(&modules).into_iter().map(|cycle| format!("{name}: {cycle}")));
     }
     assert!(wrong.is_empty(), "modules that import each other in a circle:\n{}", wrong.join("\n"));
+}
+
+fn ends_with(path: &[String], end: &[&str]) -> bool {
+    path.len() >= end.len() && path.iter().rev().zip(end.iter().rev()).all(|(one, other)| one == other)
+}
+
+/// Clocks, random numbers and tasks that a simulation could not replace.
+const UNSIMULATED: [&[&str]; 7] = [
+    &["Timestamp", "now"],
+    &["SystemTime"],
+    &["std", "time", "Instant"],
+    &["rand", "random"],
+    &["rand", "random_range"],
+    &["rand", "rng"],
+    &["tokio", "spawn"],
+];
+
+#[test]
+fn what_a_simulation_runs_reads_clocks_and_random_numbers_from_its_environment() {
+    let mut wrong = Vec::new();
+    for name in ["api", "kube-ext", "cache", "hollow-kubelet", "planner", "operator"] {
+        let mut modules = BTreeMap::new();
+        read(&root().join("src").join(name), &Module::new(), &mut modules);
+        modules.retain(|module, _| name != "kube-ext" || *module != ["environment"]);
+        for (module, Names { paths, .. }) in modules {
+            let direct = paths.iter().filter(|path| UNSIMULATED.iter().any(|end| ends_with(path, end)));
+            wrong.extend(direct.map(|path| format!("{name}::{}: {}", module.join("::"), path.join("::"))));
+        }
+    }
+    assert!(wrong.is_empty(), "use kube_ext::environment or tokio::time instead of:\n{}", wrong.join("\n"));
 }
 
 #[test]

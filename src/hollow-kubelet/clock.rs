@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_ext::environment;
 use tokio::time::Instant;
 
 /// A point in time on both clocks.
@@ -17,7 +18,7 @@ pub struct Clock {
 impl Clock {
     /// The current time.
     pub fn now() -> Self {
-        Self { at: Instant::now(), wall: Timestamp::now() }
+        Self { at: Instant::now(), wall: environment::now() }
     }
 
     /// Monotonic time of a future wall-clock time; now for a past one.

@@ -6,6 +6,7 @@ use http::Method;
 use kube::Client;
 use kube_ext::{
     backoff::Backoff,
+    environment,
     rate::Rate,
     transport::{self, AnyObject, Body, TransportError},
 };
@@ -107,7 +108,7 @@ impl Writes {
 
 /// Random duration between `least` times `time` and `time`, so that jobs do not coincide.
 pub fn spread(time: Duration, least: f64) -> Duration {
-    time.mul_f64(rand::random_range(least..=1.0))
+    time.mul_f64(environment::random_range(least..=1.0))
 }
 
 /// Number of requests under way, by kind.

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use kube::runtime::utils;
 
+use crate::environment;
+
 /// Exponential backoff: doubles with each failure in a row, up to a maximum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
@@ -32,7 +34,7 @@ impl Backoff {
 
     /// The same, drawn between its half and its whole: clients that failed together do not return together.
     pub fn jittered(&self, failures: u32) -> Duration {
-        self.after(failures).mul_f64(rand::random_range(0.5..=1.0))
+        self.after(failures).mul_f64(environment::random_range(0.5..=1.0))
     }
 
     /// Counts a failure and returns the jittered wait after it.

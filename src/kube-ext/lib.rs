@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod call;
 pub mod connection;
 pub mod connection_limiter;
+pub mod environment;
 pub mod error;
 pub mod files;
 pub mod leader;

@@ -1,6 +1,8 @@
 //! A failure that repeats is logged once, and again at intervals while it lasts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Interval of the log lines about a failure that lasts.
 const AGAIN: Duration = Duration::from_mins(10);

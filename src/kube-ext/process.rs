@@ -11,6 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::environment;
+
 /// Exit code of a command; a failure is printed as one line.
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
@@ -39,7 +41,7 @@ pub fn signals() -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let token = CancellationToken::new();
     let cancelled = token.clone();
-    tokio::spawn(async move {
+    environment::spawn(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}

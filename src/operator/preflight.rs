@@ -4,7 +4,7 @@
 
 use std::{
     future::{pending, ready},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
@@ -17,12 +17,13 @@ use k8s_openapi::api::{
     core::v1::Namespace,
 };
 use kube::{Api, Client, api::PostParams};
+use kube_ext::environment;
 use kube_node_api::{
     crds,
     names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
 };
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 /// A right: verb, API group, resource with its subresource, namespace (empty: all).
@@ -180,7 +181,7 @@ impl Preflight<'_> {
             Err(kube::Error::Api(status)) if status.code == 403 => None,
             other => other.with_context(|| self.unreachable())?,
         };
-        let Some(holder) = lease.and_then(|lease| leader(&lease, Timestamp::now())) else { return Ok(()) };
+        let Some(holder) = lease.and_then(|lease| leader(&lease, environment::now())) else { return Ok(()) };
         bail!(
             "another operator works on this cluster, {holder} by the Lease {OPERATOR_LEASE} in {OPERATOR_NAMESPACE}, and two would fight over its nodes: stop it, or take part in its election (--leader-elect, --namespace, --leader-elect-resource-name)"
         )

@@ -10,6 +10,7 @@ use hollow_kubelet::{
 };
 use kube_ext::{
     admin::{Admin, Readiness},
+    environment::inherit,
     error::chain,
     leader::Election,
 };
@@ -45,12 +46,13 @@ impl TaskGroup {
         anyhow::Error: From<E>,
     {
         let task = self.shutdown.clone().run_until_cancelled_owned(task);
-        self.tasks.spawn(task.map(|ended| ended.transpose().map(drop).map_err(anyhow::Error::from)));
+        let task = task.map(|ended| ended.transpose().map(drop).map_err(anyhow::Error::from));
+        self.tasks.spawn(inherit(task));
     }
 
     /// Spawns a task that observes the shutdown itself and finishes its work in flight first.
     pub(super) fn spawn_until_done(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task.map(Ok));
+        self.tasks.spawn(inherit(task.map(Ok)));
     }
 
     /// Serves the kubelet endpoints if configured. Must be called before machines are created.

@@ -23,6 +23,7 @@ mod objects;
 pub mod operator;
 pub mod real_node;
 pub mod seeds;
+pub mod simulated_time;
 mod wait;
 mod workload;
 

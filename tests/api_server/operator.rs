@@ -1,15 +1,16 @@
 //! The whole operator on the API server in memory.
 
-use std::{net::Ipv4Addr, pin::pin, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, pin::pin, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
+use kube_ext::environment::{self, Environment, within};
 use kube_node_api::{NodeClass, NodeSet};
 use kube_node_operator::{Access, Options, controllers::ProviderIdPrefix};
-use kube_node_testing::api_server::ApiServer;
+use kube_node_testing::{api_server::ApiServer, simulated_time::SimulatedTime};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ async fn nodes(client: &Client, condition: impl Fn(&[Node]) -> bool) -> Vec<Node
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(Duration::from_mins(1), met).await.unwrap()
+    timeout(Duration::from_mins(10), met).await.unwrap()
 }
 
 fn is_ready(node: &Node) -> bool {
@@ -44,9 +45,25 @@ fn version(node: &Node) -> &str {
     info.map_or("", |info| &info.kubelet_version)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_operator_scales_and_rolls_a_set() {
-    let client = Client::new(ApiServer::new(1, jiff::Timestamp::now), "default");
+    let server = simulated(1).await;
+    let kinds = server.changes().iter().fold(BTreeMap::new(), |mut kinds: BTreeMap<_, usize>, change| {
+        *kinds.entry(change.after["kind"].to_string()).or_default() += 1;
+        kinds
+    });
+    println!("{kinds:?}");
+}
+
+/// Runs the operator and its users until the end; returns the server.
+async fn simulated(seed: u64) -> ApiServer {
+    let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(seed));
+    let server = within(Arc::clone(&time), async { ApiServer::new(seed, environment::now) }).await;
+    within(time, run(Client::new(server.clone(), "default"))).await;
+    server
+}
+
+async fn run(client: Client) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     for name in ["kube-system", "kube-node-lease", "kube-node-system"] {
         let namespace = object(json!({ "metadata": { "name": name } }));

@@ -17,6 +17,7 @@ use futures::{
 };
 use kube::{Client, runtime::watcher::DefaultBackoff};
 use kube_ext::{
+    environment,
     error::chain,
     rate::Rate,
     watch::{WatchError, WatchEvent, WatchRequest, follow},
@@ -86,7 +87,7 @@ async fn mounted(
                 watches.entry(object).or_insert_with_key(|object| {
                     let (client, meter, watch) = (client.clone(), meter.clone(), watches::of_object(object));
                     let watching = async move { hold(&client, &watch, &meter, |_| {}).await };
-                    AbortOnDropHandle::new(tokio::spawn(watching))
+                    AbortOnDropHandle::new(environment::spawn(watching))
                 });
             }
             // Answers and failures are dropped: the next call of a token serves as well.

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, TcpStream},
     pin::pin,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{Router, body::Body, response::IntoResponse};
@@ -15,9 +15,9 @@ use http::{
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use jiff::Timestamp;
+use kube_ext::environment;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower::ServiceExt;
 use tracing::debug;
 
@@ -68,7 +68,7 @@ pub fn spawn(
 ) {
     let (server, router, slot) = (Arc::clone(server), router.clone(), Arc::new(slot));
     let (shutdown, evicted) = (server.shutdown.clone(), slot.evicted().clone());
-    tokio::spawn(shutdown.run_until_cancelled_owned(async move {
+    environment::spawn(shutdown.run_until_cancelled_owned(async move {
         match evicted.run_until_cancelled(serve(server, router, client, machine, slot)).await {
             Some(Ok(())) => {}
             Some(Err(error)) => debug!(%error, "a client of a kubelet is gone"),
@@ -153,7 +153,7 @@ impl Connection {
         subresources: &[&str],
         mut request: Request<Body>,
     ) -> Response<Body> {
-        let now = Timestamp::now();
+        let now = environment::now();
         let user = self.user.as_ref().filter(|user| now <= user.until).map(|user| &user.user);
         let credentials = (user, bearer(request.headers()));
         let permission = (request.method(), subresources);

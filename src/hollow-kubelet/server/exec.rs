@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 use axum::{extract::Request, response::Response};
 use futures::future::OptionFuture;
 use http::StatusCode;
-use jiff::Timestamp;
+use kube_ext::environment;
 use kube_node_cache::PodView;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
@@ -96,7 +96,7 @@ pub fn answer(
         },
         SessionKind::Attach => {
             let options = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };
-            let log = LogFollower::new(machine, pod, &container, run, options, Timestamp::now());
+            let log = LogFollower::new(machine, pod, &container, run, options, environment::now());
             Session::Attach(Box::new(log))
         }
     };

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kube_ext::error::chain;
+use kube_ext::{environment, error::chain};
 use nix::{
     errno::Errno,
     sys::{
@@ -127,7 +127,7 @@ impl ListenerPool {
     pub fn new(address: Ipv4Addr, ports: Ports, metrics: Metrics) -> io::Result<Self> {
         // Random start, so that processes on one host try different ports.
         let half = ports.first + (ports.last - ports.first) / 2;
-        let table = Table { next: rand::random_range(ports.first..=half), ..Table::default() };
+        let table = Table { next: environment::random_range(ports.first..=half), ..Table::default() };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self { address, ports, files: raise_open_files()?, epoll, table: Mutex::new(table), metrics })
     }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::{Stream, stream};
 use jiff::Timestamp;
+use kube_ext::environment;
 use kube_node_api::time;
 use kube_node_cache::{Cache, PodView};
 use tokio::time::sleep;
@@ -81,7 +82,7 @@ impl LogFollower {
             }
             self.refresh();
             if self.next >= self.end && !self.is_over {
-                let wait = time::passed(Timestamp::now(), self.lines.time(self.next));
+                let wait = time::passed(environment::now(), self.lines.time(self.next));
                 sleep(wait.clamp(Duration::from_millis(5), CHECK_INTERVAL)).await;
             }
         }
@@ -106,7 +107,7 @@ impl LogFollower {
         let pod = self.pods.get(&self.key).filter(|pod| pod.uid == self.uid);
         let view = pod.as_ref().and_then(|pod| container(pod, &self.container)?.view);
         match view.and_then(|view| self.lines.run.again(view)) {
-            Some(Run { ended: None, .. }) => self.end = self.lines.count(Timestamp::now()),
+            Some(Run { ended: None, .. }) => self.end = self.lines.count(environment::now()),
             Some(Run { ended: Some(ended), .. }) => {
                 self.end = self.lines.count(ended);
                 self.is_over = true;

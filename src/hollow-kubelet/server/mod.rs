@@ -32,11 +32,11 @@ use std::{
 };
 
 use anyhow::Context;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use kube_ext::{
     call::call,
+    environment,
     error::chain,
     log_once::LogOnce,
     tls::{Certificates, ClientAuth, Pem, TlsMaterial},
@@ -168,7 +168,7 @@ impl Server {
 
     /// Reads the certificates.
     fn renew(&self, source: &mut CertificateSource, client_ca: Option<Pem>) -> anyhow::Result<()> {
-        let now = Timestamp::now();
+        let now = environment::now();
         let (cert, key) = source.take(now)?;
         let material = TlsMaterial { cert, key, clients: ClientAuth::Any(client_ca), protocol: b"http/1.1" };
         let has_changed = match self.certificates.get() {

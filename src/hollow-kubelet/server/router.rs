@@ -13,7 +13,7 @@ use axum::{
     routing::{MethodFilter, MethodRouter, get, on, post},
 };
 use http::{StatusCode, Uri, header::CONTENT_TYPE};
-use jiff::Timestamp;
+use kube_ext::environment;
 use kube_node_cache::{Container, PodView};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -198,7 +198,7 @@ async fn logs(
     Path(target): Path<Target>,
     uri: Uri,
 ) -> Result<impl IntoResponse, Refusal> {
-    let now = Timestamp::now();
+    let now = environment::now();
     let Target { pod: pod_name, container: name, .. } = &target;
     let options = LogOptions::read(&Query::of(&uri), now).map_err(|(code, why)| (code, why.to_owned()))?;
     let none = |message: String| (StatusCode::NOT_FOUND, message);
@@ -212,7 +212,7 @@ async fn logs(
 
 /// Resource usage of the machine and its pods, passed to `read`.
 fn read_stats(server: &Server, machine: &ServedMachine, read: fn(&Stats<'_>) -> String) -> String {
-    let now = Timestamp::now();
+    let now = environment::now();
     let pods = machine.pods.by_index(&machine.node);
     let defaults = &machine.settings.containers;
     let used: Vec<_> = pods.iter().filter_map(|pod| usage::of_pod(pod, defaults)).collect();
@@ -264,6 +264,8 @@ mod tests {
     use kube_node_api::Resources;
     use prometheus::Registry;
     use tower::{ServiceExt, service_fn};
+
+    use jiff::Timestamp;
 
     use super::*;
     use crate::{

@@ -11,6 +11,7 @@ use http::{
     header::{CONNECTION, UPGRADE},
 };
 use hyper_util::rt::TokioIo;
+use kube_ext::environment;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -46,7 +47,7 @@ where
     }
     let slot = request.extensions_mut().remove::<Arc<ConnectionSlot>>();
     let upgraded = hyper::upgrade::on(&mut request);
-    tokio::spawn(shutdown.clone().run_until_cancelled_owned(async move {
+    environment::spawn(shutdown.clone().run_until_cancelled_owned(async move {
         let served = async {
             let io = upgraded.await.map_err(io::Error::other)?;
             spdy::serve_streams(TokioIo::new(io), serve).await

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
+use crate::environment;
 
 /// A moment on this machine's boot clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,8 +17,7 @@ impl Moment {
 
     /// The current moment.
     pub fn now() -> Self {
-        // Linux has this clock since 2.6.39; without it no leadership would hold.
-        clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Self::NEVER, |time| Self(time.into()))
+        Self(environment::since_boot())
     }
 
     /// This moment plus `time`.

@@ -16,7 +16,6 @@ mod leadership;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -33,7 +32,7 @@ use self::{
     clock::Moment,
     elector::{Elector, ElectorStep, LeaseRequest, LeaseResponse, Record},
 };
-use crate::{error::chain, log_once::LogOnce};
+use crate::{environment, error::chain, log_once::LogOnce};
 
 /// Time limit for giving the Lease back.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -202,7 +201,7 @@ impl Election {
 
     /// The Lease with this process as its holder.
     fn written(&self, before: Option<&Lease>) -> Lease {
-        let now = MicroTime(Timestamp::now());
+        let now = MicroTime(environment::now());
         let spec = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let is_ours = spec.holder_identity.as_ref() == Some(&self.options.identity);
         let transitions = spec.lease_transitions.unwrap_or_default();
@@ -250,7 +249,7 @@ impl Election {
             if let Some(spec) = &mut lease.spec {
                 spec.holder_identity = Some(String::new());
                 spec.lease_duration_seconds = Some(RELEASED_SECONDS);
-                spec.renew_time = Some(MicroTime(Timestamp::now()));
+                spec.renew_time = Some(MicroTime(environment::now()));
             }
             match self.api.replace(&self.options.name, &PostParams::default(), &lease).await {
                 Err(kube::Error::Api(status)) if status.code == 409 => {}

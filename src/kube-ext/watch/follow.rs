@@ -15,7 +15,10 @@ use super::{
     InitialList, Meter, WatchRequest,
     frames::{Frame, Frames},
 };
-use crate::transport::{self, AGENT, TransportError, unreachable};
+use crate::{
+    environment,
+    transport::{self, AGENT, TransportError, unreachable},
+};
 
 /// Accepted encodings: frames for a watch, plain protobuf for other responses.
 const ACCEPTED: &str = "application/vnd.kubernetes.protobuf;stream=watch,application/vnd.kubernetes.protobuf";
@@ -129,7 +132,7 @@ async fn watch_once(
     on_event: &mut impl FnMut(WatchEvent<'_>),
 ) -> Result<(), WatchError> {
     let began = Instant::now();
-    let life = watch.min_timeout.mul_f64(rand::random_range(1.0..2.0));
+    let life = watch.min_timeout.mul_f64(environment::random_range(1.0..2.0));
     if since.is_none() {
         on_event(WatchEvent::InitialList);
     }

@@ -22,7 +22,7 @@ use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
-use kube_ext::{backoff::Backoff, error::chain};
+use kube_ext::{backoff::Backoff, environment, error::chain};
 use kube_node_api::machine_identity::LIFETIME_MAX;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -94,7 +94,7 @@ impl<P: CredentialStore> Identity<P> {
         options: IdentityOptions<P>,
         pending_csr: &mut PendingCsr,
     ) -> Result<Self, IdentityError> {
-        let certificate = if let Some(stored) = options.store.load(&options.node, Timestamp::now())? {
+        let certificate = if let Some(stored) = options.store.load(&options.node, environment::now())? {
             info!(until = %stored.not_after, "going on with the certificate that is kept");
             stored
         } else {
@@ -168,7 +168,7 @@ impl<P: CredentialStore> Identity<P> {
 
 /// Time until `time`.
 fn until(time: Timestamp) -> Duration {
-    Duration::try_from(time.duration_since(Timestamp::now())).unwrap_or_default()
+    Duration::try_from(time.duration_since(environment::now())).unwrap_or_default()
 }
 
 /// Retries until a deadline.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures::{TryStreamExt, pin_mut};
-use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
@@ -13,7 +12,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
-use kube_ext::call::call;
+use kube_ext::{call::call, environment};
 use kube_node_api::machine_identity::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -45,7 +44,11 @@ impl PendingCsr {
     ) -> Result<Certificate, IdentityError> {
         let by_token = options.store.token_client(&options.node).await?;
         self.with_client(&by_token.client, options).await.map_err(|error| {
-            if error.is_unauthenticated() { by_token.refused(&options.node, Timestamp::now()) } else { error }
+            if error.is_unauthenticated() {
+                by_token.refused(&options.node, environment::now())
+            } else {
+                error
+            }
         })
     }
 

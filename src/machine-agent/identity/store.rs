@@ -4,7 +4,7 @@ use std::{fs, io, ops::RangeInclusive, path::Path};
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
-use kube_ext::files::write_private;
+use kube_ext::{environment, files::write_private};
 use rcgen::KeyPair;
 use x509_parser::{certificate::X509Certificate, pem::Pem, time::ASN1Time};
 
@@ -47,7 +47,7 @@ impl Certificate {
     /// Renewal time, drawn between these fractions of the lifetime.
     pub(super) fn renewal(&self, parts: &RangeInclusive<f64>) -> Timestamp {
         let life = self.not_after.duration_since(self.not_before);
-        let part = rand::random_range(parts.clone());
+        let part = environment::random_range(parts.clone());
         self.not_before.checked_add(life.mul_f64(part)).unwrap_or(self.not_after)
     }
 }

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_pb::api::core::v1::Node;
-use kube_ext::error::chain;
+use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeClass, NodeSet, NodeSetSpec, names};
 use kube_node_cache::{NodeView, View};
 use kube_node_planner::{
@@ -284,7 +284,7 @@ impl Groups {
             machine: &machine,
             template: &DesiredTemplate::merge(class.spec.template.as_ref(), spec.template.as_ref()),
         };
-        autoscaling::node(blueprint, Timestamp::now())
+        autoscaling::node(blueprint, environment::now())
     }
 
     /// Class, revision and machine spec of a further Node of the group.

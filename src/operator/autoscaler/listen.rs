@@ -14,6 +14,7 @@ use std::{
 
 use kube_ext::{
     connection_limiter::ConnectionLimiter,
+    environment,
     tls::{self, Certificates, TlsStream},
 };
 use scopeguard::ScopeGuard;
@@ -141,7 +142,7 @@ impl Listener {
             };
             let permit = limiter.admit(address);
             let (clients, to) = (clients.clone(), to.clone());
-            tokio::spawn(async move {
+            environment::spawn(async move {
                 let handshake = handshake(stream, clients.as_deref());
                 let Some(accepted) = permit.evicted().run_until_cancelled(handshake).await else {
                     return debug!("a client made way for others before it said who it is");

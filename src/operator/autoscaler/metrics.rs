@@ -1,12 +1,13 @@
 //! Metrics of calls: count and time by method and code. Only existing methods become labels.
 
-use std::{convert::Infallible, sync::LazyLock, time::Instant};
+use std::{convert::Infallible, sync::LazyLock};
 
 use heck::ToShoutySnakeCase;
 use kube_ext::metrics::{counters, gauge, histograms};
 use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
 use prost::Message;
 use prost_types::FileDescriptorSet;
+use tokio::time::Instant;
 use tonic::{Code, Status, body::Body, service::Routes};
 use tower::ServiceExt;
 

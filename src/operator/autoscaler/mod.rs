@@ -16,8 +16,8 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use jiff::Timestamp;
 use kube_ext::{
+    environment,
     error::chain,
     log_once::LogOnce,
     tls::{Certificates, TlsError, TlsFiles},
@@ -153,7 +153,7 @@ impl Autoscaler {
             return Err(ServeError { reason: "PlaintextRefused", error });
         }
         let certificates = match tls {
-            Some(files) => Some(Arc::new(Certificates::load(files.read()?, Timestamp::now())?)),
+            Some(files) => Some(Arc::new(Certificates::load(files.read()?, environment::now())?)),
             None => None,
         };
         let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address}"));
@@ -174,7 +174,7 @@ impl Autoscaler {
         let (sender, connections) = mpsc::channel(CALLS_AT_ONCE);
         let clients =
             certificates.clone().map(|certificates| Clients { certificates, names: client_names.clone() });
-        let _accepting = AbortOnDropHandle::new(tokio::spawn(listener.run(clients, sender)));
+        let _accepting = AbortOnDropHandle::new(environment::spawn(listener.run(clients, sender)));
         let (interval, limit) = KEEPALIVE;
         let metrics = self.metrics.clone();
         let counted = layer_fn(move |routes: Routes| {
@@ -226,7 +226,7 @@ impl Autoscaler {
             let mut failure = LogOnce::default();
             loop {
                 sleep(RETRY).await;
-                match files.read().and_then(|material| certificates.reload(material, Timestamp::now())) {
+                match files.read().and_then(|material| certificates.reload(material, environment::now())) {
                     Ok(is_changed) => {
                         failure.ended();
                         if is_changed {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use kube_ext::environment;
 use kube_node_api::{AutoscalingOptions, GoDuration, names};
 use kube_node_planner::autoscaling::{
     self, ClassPrice, Code, GPU_LABEL, NodeRef, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot,
@@ -116,7 +116,7 @@ impl CloudProvider for Service {
     ) -> Answer<pb::NodeGroupNodesResponse> {
         let group = self.group(&request.into_inner().id)?;
         let snapshot = self.groups.writer.snapshot(group.name(), &group.shown).ok_or_else(|| open(&group))?;
-        let (now, rollout) = (Timestamp::now(), group.has_rollout());
+        let (now, rollout) = (environment::now(), group.has_rollout());
         let instances = self.groups.machines(&group, |machines, coming| {
             let all = autoscaling::instances(group.name(), &snapshot, machines, coming, rollout, now);
             all.into_iter().map(instance_message).collect()

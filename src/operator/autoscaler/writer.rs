@@ -5,12 +5,11 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kube_ext::error::chain;
+use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::autoscaling::{
     ApiCall, ApiResponse, ReplicaChange, ScaleFailure, ScaleRefusal, ScaleRequest, ScaleStep, SetSnapshot,
@@ -95,7 +94,7 @@ impl Writer {
         let (writer, name) = (Arc::clone(self), set.to_owned());
         let entry = Arc::clone(self.sets.lock().entry(set.to_owned()).or_default());
         let work = Arc::clone(&entry);
-        let task = tokio::spawn(async move { writer.run(request, &name, &work, shown, decide).await });
+        let task = environment::spawn(async move { writer.run(request, &name, &work, shown, decide).await });
         // A client that hangs up early drops this future, and takes the missing response for a failure.
         let _client = scopeguard::guard((entry, task.abort_handle()), |(entry, task)| {
             if !task.is_finished() {
@@ -156,7 +155,7 @@ impl Writer {
                     self.write(set, &on, patch(&on, &change)).await
                 }
                 ScaleStep::ApiCall(ApiCall::Fence { on }) => {
-                    let now = json!({ names::ANNOTATION_FENCE: Timestamp::now() });
+                    let now = json!({ names::ANNOTATION_FENCE: environment::now() });
                     self.write(set, &on, json!({ "metadata": { "annotations": now } })).await
                 }
             };

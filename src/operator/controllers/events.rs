@@ -18,7 +18,7 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use kube_ext::{error::chain, metrics::counters};
+use kube_ext::{environment, error::chain, metrics::counters};
 use parking_lot::Mutex;
 use prometheus::{Error, IntCounterVec, Registry};
 use tokio::{
@@ -63,7 +63,7 @@ impl Events {
         let (queue, pending) = channel(QUEUED);
         let recorded = Arc::default();
         let writer = Recorder::new(client, reporter);
-        tokio::spawn(publish(writer, pending, Arc::clone(&recorded), results.clone()));
+        environment::spawn(publish(writer, pending, Arc::clone(&recorded), results.clone()));
         Ok(Self { queue, recorded, results })
     }
 

@@ -4,14 +4,14 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Resource};
 use kube_ext::{
     call::ApiError,
+    environment,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
 use kube_node_api::{NodeClass, NodeClassStatus, names};
@@ -22,6 +22,7 @@ use kube_node_planner::{
     revision::ResolvedMachine,
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -204,7 +205,7 @@ impl NodeClassController {
         }
         updates.extend(credentials);
         let set = |conditions: &[_], updates| {
-            conditions::set(conditions, updates, class.metadata.generation, Timestamp::now())
+            conditions::set(conditions, updates, class.metadata.generation, environment::now())
         };
         let conditions = set(&old.conditions, updates);
         let conditions = set(&conditions, vec![readiness(&conditions)]);
@@ -301,6 +302,8 @@ impl EventHandler<CachedNodeClass> for NodeClassController {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use kube_ext::metrics::gauges;
+use kube_ext::{environment, metrics::gauges};
 use kube_node_cache::{EventHandler, NodeView};
 use kube_node_planner::{
     pod_cidrs::{PodCidrBlocks, PodCidrRange},
@@ -33,7 +33,7 @@ impl PodCidrs {
         let help = "Blocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has";
         let states = [["taken"], ["free"], ["shared"]];
         let counts = gauges(registry, ("kube_node_pod_cidrs", help), ["state"], states)?;
-        let blocks = Mutex::new(PodCidrBlocks::new(range, rand::random_range(0..range.blocks())));
+        let blocks = Mutex::new(PodCidrBlocks::new(range, environment::random_range(0..range.blocks())));
         let cidrs = Self { range, blocks, counts };
         cidrs.count(&cidrs.blocks.lock());
         Ok(Arc::new(cidrs))

@@ -1,18 +1,16 @@
 //! Runs the reconciliations of a controller: each is timed, counted and traced, and an error becomes the action
 //! of the work queue.
 
-use std::{
-    fmt::Display,
-    hash::Hash,
-    time::{Duration, Instant},
-};
+use std::{fmt::Display, hash::Hash, time::Duration};
 
 use futures::TryFutureExt;
 use kube_ext::{
     call::ApiError,
+    environment,
     error::chain,
     work_queue::{self, Action, Config, Consumer},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, field::Empty, info_span, warn};
 
@@ -89,7 +87,7 @@ impl Context {
         R: Future<Output = Result<Action>>,
     {
         work_queue::run(queue, config, stop, |key| {
-            let (object, id) = (key.to_string(), format!("{:016x}", rand::random::<u64>()));
+            let (object, id) = (key.to_string(), format!("{:016x}", environment::random::<u64>()));
             let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
             let reconcile = Box::pin(reconcile(key)).inspect_err(ReconcileError::log);
             let reconcile = reconcile.unwrap_or_else(|error| error.action());

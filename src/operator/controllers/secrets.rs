@@ -4,10 +4,7 @@
 //! class last named is remembered, so that it can be released when the class names another one or was deleted
 //! by force.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -15,6 +12,7 @@ use kube_ext::call::{ApiError, call};
 use kube_node_api::names;
 use kube_node_planner::conditions::ConditionUpdate;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::api;
 

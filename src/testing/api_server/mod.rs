@@ -82,6 +82,11 @@ impl ApiServer {
         Self { state: Arc::new(State { store, random, clock: Box::new(clock) }) }
     }
 
+    /// All changes since the last compaction.
+    pub fn changes(&self) -> Vec<Change> {
+        self.store().log().to_vec()
+    }
+
     /// Forgets all changes so far: watches from an older version end with an error event.
     pub fn compact(&self) {
         self.store().compact();

@@ -100,6 +100,11 @@ impl Store {
         objects
     }
 
+    /// All changes since the last compaction.
+    pub fn log(&self) -> &[Change] {
+        &self.log
+    }
+
     /// Changes of a kind after a revision.
     pub fn since(&self, kind: usize, revision: u64) -> impl Iterator<Item = &Change> {
         let first = self.log.partition_point(|change| change.revision <= revision);

@@ -3,7 +3,7 @@
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube_ext::{call::send, error::chain, transport::Body};
+use kube_ext::{call::send, environment, error::chain, transport::Body};
 use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -86,7 +86,7 @@ impl NodeController {
         }
         // The condition becomes True once the machine works: with a machine that ends at once it would flap.
         debug!("machine created");
-        self.back_offs.lock().made(&observed.id.uid, Timestamp::now());
+        self.back_offs.lock().made(&observed.id.uid, environment::now());
         Ok(())
     }
 

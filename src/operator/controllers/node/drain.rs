@@ -10,7 +10,10 @@ use kube::{
     Api,
     api::{DeleteParams, EvictParams, PartialObjectMeta, Preconditions},
 };
-use kube_ext::call::{ApiError, call, read};
+use kube_ext::{
+    call::{ApiError, call, read},
+    environment,
+};
 use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView, PodOwner, PodView, Protobuf, ProtobufPods};
 use kube_node_planner::{
@@ -63,7 +66,7 @@ impl NodeController {
             began: drain_began(node),
             unreachable: node.condition("Ready").is_some_and(|ready| &*ready.status == "Unknown"),
         };
-        drain::plan(pods, &policy, progress, Timestamp::now())
+        drain::plan(pods, &policy, progress, environment::now())
     }
 
     async fn listed(&self, node: &NodeView) -> Result<Vec<drain::Pod>, ApiError> {

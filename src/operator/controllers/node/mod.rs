@@ -13,11 +13,11 @@ mod writes;
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::PartialObjectMeta};
 use kube_ext::{
     call::ApiError,
+    environment,
     error::chain,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
@@ -127,7 +127,7 @@ impl NodeController {
             observed.machine,
             &observed.pods,
             observed.deletion_timeout,
-            Timestamp::now(),
+            environment::now(),
         );
         // A condition that cannot be written delays nothing else.
         let reported = self.report_machine(&observed).await;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube_ext::call::call;
+use kube_ext::{call::call, environment};
 use kube_node_api::{NodeClass, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -157,7 +157,7 @@ impl NodeController {
 
     /// Delay before the Node gets another machine, after the previous ones ended repeatedly.
     fn back_off(&self, observed: &Observed) -> Option<MachineBackoff> {
-        let (uid, now) = (&observed.node.uid, Timestamp::now());
+        let (uid, now) = (&observed.node.uid, environment::now());
         let mut all = self.back_offs.lock();
         if observed.machine == MachineState::Dead {
             let how = observed.trouble().map(|Trouble { reason, message }| format!("{reason}: {message}"));

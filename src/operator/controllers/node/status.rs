@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -15,7 +14,10 @@ use kube::{
     Api,
     api::{PartialObjectMeta, Patch},
 };
-use kube_ext::call::{ApiError, call};
+use kube_ext::{
+    call::{ApiError, call},
+    environment,
+};
 use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE};
 use kube_node_cache::{ConditionView, NodeView};
 use kube_node_planner::{conditions::ConditionUpdate, wait::NodeWait};
@@ -76,7 +78,7 @@ impl NodeController {
         let shown = node.condition(CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
         let last = self.waits.with(node, |wait| wait.drained.clone()).flatten();
         let in_the_way = last.as_ref().map_or(shown.is_some(), |last| !last.status);
-        let lasts = Timestamp::now().duration_since(drain_began(node));
+        let lasts = environment::now().duration_since(drain_began(node));
         let lasts = Duration::try_from(lasts).unwrap_or_default();
         let Some(update) = wait.drained(in_the_way, lasts) else { return Ok(()) };
         if last.as_ref() == Some(&update) {
@@ -151,7 +153,7 @@ pub(crate) async fn set_condition(
     if old.is_some_and(|old| &*old.reason == reason && old.message.as_deref() == Some(message)) {
         return Ok(());
     }
-    let now = Timestamp::now();
+    let now = environment::now();
     let since = old.and_then(|old| old.since).unwrap_or(now);
     let condition = NodeCondition {
         type_: r#type.to_owned(),

@@ -8,10 +8,9 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
-use kube_ext::call::ApiError;
+use kube_ext::{call::ApiError, environment};
 use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -139,7 +138,7 @@ impl NodeSetController {
         what: &str,
         changes: Vec<(Arc<NodeView>, Value)>,
     ) -> bool {
-        let now = Timestamp::now();
+        let now = environment::now();
         let (mut fresh, mut due) = (Vec::new(), Vec::new());
         self.failed_writes(set, |failures| {
             let wanted: HashSet<&str> = changes.iter().map(|(node, _)| &*node.name).collect();

@@ -5,10 +5,10 @@
 
 use futures::{StreamExt, stream};
 use http::Method;
-use jiff::Timestamp;
 use kube::Resource;
 use kube_ext::{
     call::{ApiError, call, send},
+    environment,
     error::chain,
     transport::{self, Body},
 };
@@ -81,7 +81,7 @@ impl NodeSetController {
 
     fn new_name(&self, set: &str) -> String {
         loop {
-            let name = node_builder::name(set, |below| rand::random_range(0..below));
+            let name = node_builder::name(set, |below| environment::random_range(0..below));
             if self.context.nodes.get(&name).is_none() {
                 return name;
             }
@@ -144,7 +144,7 @@ impl NodeSetController {
                 Err(error) => applied.failed(Write::Create.into(), &error),
             }
         }
-        let (now, intent) = (Timestamp::now(), blueprint.intent());
+        let (now, intent) = (environment::now(), blueprint.intent());
         self.failed_writes(&observed.name, |failures| match refused {
             Some(message) => failures.failed(Write::Create, "", intent, message, now),
             None if created => failures.succeeded(Write::Create, "", now),
@@ -195,7 +195,7 @@ impl NodeSetController {
             pod_cidr,
             cluster_size,
         };
-        let node = node_builder::node(origin, &blueprint.template, Timestamp::now());
+        let node = node_builder::node(origin, &blueprint.template, environment::now());
         let body = Body::Object(transport::envelope("v1", "Node", &node));
         let path = format!("/api/v1/nodes?fieldManager={}", names::FIELD_MANAGER);
         let action = format!("create Node {name}");

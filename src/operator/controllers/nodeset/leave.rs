@@ -4,8 +4,7 @@
 use std::{future::ready, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
-use kube_ext::{call::ApiError, work_queue::Action};
+use kube_ext::{call::ApiError, environment, work_queue::Action};
 use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView};
 use kube_node_planner::failed_writes::Write;
@@ -59,7 +58,7 @@ impl NodeSetController {
             .await;
         let retry_in = self.failed_writes(set.name(), |failures| {
             applied.problems.extend(failures.problems());
-            failures.next_retry_in(Timestamp::now())
+            failures.next_retry_in(environment::now())
         });
         self.write_leaving_status(set, &owned, &applied).await?;
         Ok(match retry_in {

@@ -12,11 +12,11 @@ mod status;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Resource, core::PartialObjectMeta};
 use kube_ext::{
     call::ApiError,
+    environment,
     error::chain,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
@@ -101,7 +101,7 @@ impl NodeSetController {
         let settings = desired::Settings::of(object);
         let desired = desired::state(&settings, &observed);
         let members = self.members(&observed, desired.rules.unhealthy_conditions);
-        let plan = set_planner::decide(&desired, &members, observed.unseen().count(), Timestamp::now());
+        let plan = set_planner::decide(&desired, &members, observed.unseen().count(), environment::now());
         let mut applied = self.apply(&observed, &plan).await;
         applied.problems.extend(settings.problems.clone());
         self.write_status(&set, &observed, &members, &plan, applied).await
@@ -132,7 +132,7 @@ impl NodeSetController {
 
     /// Records the result of a write, unless the Node has changed or is gone: its event enqueues the set.
     fn record(&self, set: &str, write: Write, node: &str, intent: u64, result: Result<(), &ApiError>) {
-        let now = Timestamp::now();
+        let now = environment::now();
         self.failed_writes(set, |failures| match result {
             Ok(()) => failures.succeeded(write, node, now),
             Err(error) if error.is_conflict() || error.is_not_found() => {}

@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube_ext::error::chain;
+use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeClass, NodeSet, NodeSetStatus, UnhealthyCondition, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -138,7 +138,7 @@ impl NodeSetController {
 
     /// Result of the last creation of a Node from this blueprint.
     fn creation(&self, set: &str, blueprint: &Blueprint) -> Creation {
-        let now = Timestamp::now();
+        let now = environment::now();
         let left =
             self.failed_writes(set, |failures| failures.retry_in(Write::Create, "", blueprint.intent(), now));
         match left {
@@ -198,7 +198,7 @@ impl NodeSetController {
         set: &str,
         nodes: impl Iterator<Item = &'a Arc<NodeView>>,
     ) -> HashSet<Arc<str>> {
-        let now = Timestamp::now();
+        let now = environment::now();
         self.failed_writes(set, |failures| {
             if !failures.has(Write::Delete) {
                 return HashSet::new();
@@ -213,7 +213,7 @@ impl NodeSetController {
 
     /// Time for which no Node is created because Nodes of other sets of the class did not start.
     fn class_back_off(&self, set: &NodeSet) -> Duration {
-        let now = Timestamp::now();
+        let now = environment::now();
         let all = self.context.sets.by_index(&set.spec.node_class_name);
         let failed = all.iter().filter_map(|own| {
             let other = own.object.as_ref().ok()?;

@@ -5,9 +5,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use kube::{Api, Resource, api::Patch, core::PartialObjectMeta, runtime::events::EventType};
-use kube_ext::{call::call, work_queue::Action};
+use kube_ext::{call::call, environment, work_queue::Action};
 use kube_node_api::{NodeSet, NodeSetStatus, names};
 use kube_node_cache::{CachedNodeSet, NodeView, Written};
 use kube_node_planner::{
@@ -49,7 +48,7 @@ impl NodeSetController {
         mut applied: Applied,
     ) -> Result<Action> {
         let (refused, retry_in) = self.failed_writes(own.name(), |failures| {
-            (failures.problems(), failures.next_retry_in(Timestamp::now()))
+            (failures.problems(), failures.next_retry_in(environment::now()))
         });
         applied.problems.extend(refused);
         let (set, old) = (&observed.set, &observed.status);
@@ -122,7 +121,7 @@ impl NodeSetController {
         for SetWait { reason, message, .. } in report.problems {
             self.context.events.warn(&own.object_ref(&()), reason, "Reconcile", message.clone());
         }
-        let status = set::status(report, Timestamp::now());
+        let status = set::status(report, environment::now());
         if status == *report.old && !self.status_was_overwritten(own) {
             return Ok(());
         }
@@ -201,7 +200,7 @@ impl NodeSetController {
         }
         let update = |r#type, status| ConditionUpdate::new(r#type, status, "Unreadable", message.as_str());
         let updates = vec![update("Degraded", true), update("Ready", false)];
-        let conditions = conditions::set(&[], updates, own.metadata.generation, Timestamp::now());
+        let conditions = conditions::set(&[], updates, own.metadata.generation, environment::now());
         // The unreadable part may be in the rest of the status, which is left alone.
         let status = json!({ "conditions": conditions });
         let api = Api::<PartialObjectMeta<NodeSet>>::all(self.context.client.clone());

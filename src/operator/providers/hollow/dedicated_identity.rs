@@ -12,7 +12,7 @@ use hollow_kubelet::{
     kubelet_watches::{self, Meter},
 };
 use kube::runtime::utils::Backoff as _;
-use kube_ext::{backoff::Backoff, error::chain};
+use kube_ext::{backoff::Backoff, environment, error::chain};
 use machine_agent::identity::{
     BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr,
 };
@@ -84,7 +84,7 @@ impl DedicatedIdentities {
             return;
         }
         let (identities, id) = (Arc::clone(self), machine_id(&spec));
-        let task = AbortOnDropHandle::new(tokio::spawn(async move { identities.run(id).await }));
+        let task = AbortOnDropHandle::new(environment::spawn(async move { identities.run(id).await }));
         machines.by_name.insert(Arc::clone(&spec.node), Arc::clone(&spec.uid));
         machines.by_uid.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
     }

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
-use kube_ext::error::chain;
+use kube_ext::{environment, error::chain};
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, View};
 use parking_lot::{Mutex, RwLock};
@@ -136,8 +136,8 @@ impl HostingClusters {
         let connection = Connection::Up(client.clone());
         let home = HostingCluster::new(None, connection, Arc::clone(&watchers), Arc::clone(&deletions));
         let others = Arc::default();
-        let remover = tokio::spawn(remove_deleted(deleted, Arc::clone(&home), Arc::clone(&others)));
-        let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
+        let remover = environment::spawn(remove_deleted(deleted, Arc::clone(&home), Arc::clone(&others)));
+        let task = environment::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
         let home = (home, AbortOnDropHandle::new(task));
         let remover = AbortOnDropHandle::new(remover);
         Self { client, options, watchers, deletions, home, others, _remover: remover }
@@ -158,7 +158,7 @@ impl HostingClusters {
             credentials: Credentials::new(&self.client, namespace, name, fence, *insecure_credentials),
             selector: self.options.selector(),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(follow.run()));
+        let task = AbortOnDropHandle::new(environment::spawn(follow.run()));
         others.insert(name.to_owned(), (Arc::clone(&new), task));
         new
     }

@@ -27,7 +27,7 @@ use kube::{
     Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use kube_ext::{error::chain, leader::Fence};
+use kube_ext::{environment, error::chain, leader::Fence};
 use kube_node_api::{NodeClass, machine_identity::Account, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
 use machine_agent::identity::token;
@@ -264,7 +264,7 @@ impl KubemarkProvider {
     async fn renew_token(&self, cluster: &HostingCluster, id: &MachineId) -> Result<(), ProviderError> {
         let expires = self.tokens.lock().get(&id.uid).copied();
         let is_good = expires.is_some_and(|at| {
-            Duration::try_from(at.duration_since(Timestamp::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
+            Duration::try_from(at.duration_since(environment::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
         });
         let is_unready = |node: Arc<NodeView>| node.uid == id.uid && !node.is_ready();
         if is_good || !self.nodes.get(&id.node).is_some_and(is_unready) {

@@ -1,0 +1,195 @@
+//! Wall clock, boot clock and random numbers of a task. A simulation gives its tasks their own; everywhere else
+//! they are the system's.
+//!
+//! Input: an [`Environment`] for a future and all that it spawns ([`within`]). Output: [`now`], [`since_boot`],
+//! [`random_range`], [`random`].
+//!
+//! Invariant: the operator, the hollow kubelet and their libraries read times and random numbers from here or from
+//! `tokio::time`, and start tasks by [`spawn`]. So a simulation repeats a run from its seed, and each simulated
+//! process has clocks of its own.
+
+use std::{
+    cell::RefCell,
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use nix::time::{ClockId, clock_gettime};
+use rand::{
+    RngExt, TryRng,
+    distr::{
+        Distribution, StandardUniform,
+        uniform::{SampleRange, SampleUniform},
+    },
+};
+use tokio::task::JoinHandle;
+
+/// Clocks and random numbers of a simulated process.
+pub trait Environment: Send + Sync {
+    /// Time of day, as the process's machine has it: it may differ from that of others, and jump.
+    fn now(&self) -> Timestamp;
+    /// Time since the machine's boot, suspended time included.
+    fn since_boot(&self) -> Duration;
+    /// Uniform random number.
+    fn random(&self) -> u64;
+}
+
+thread_local! {
+    /// Environment of the task that runs on this thread; None for the system's.
+    static CURRENT: RefCell<Option<Arc<dyn Environment>>> = const { RefCell::new(None) };
+}
+
+/// The time of day.
+pub fn now() -> Timestamp {
+    with(|environment| environment.map_or_else(Timestamp::now, Environment::now))
+}
+
+/// Time since the machine's boot, suspended time included. Nobody can set this clock.
+pub fn since_boot() -> Duration {
+    with(|environment| match environment {
+        Some(environment) => environment.since_boot(),
+        // Linux has this clock since 2.6.39; without it no leadership would hold.
+        None => clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::MAX, Duration::from),
+    })
+}
+
+/// A random value of its type, uniform.
+pub fn random<T>() -> T
+where
+    StandardUniform: Distribution<T>,
+{
+    with(|environment| match environment {
+        Some(environment) => Numbers(environment).random(),
+        None => rand::random(),
+    })
+}
+
+/// A random value in a range, uniform. An empty range has none: that panics.
+pub fn random_range<T: SampleUniform, R: SampleRange<T>>(range: R) -> T {
+    with(|environment| match environment {
+        Some(environment) => Numbers(environment).random_range(range),
+        None => rand::random_range(range),
+    })
+}
+
+/// Starts a task in the environment of the current one.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    tokio::spawn(inherit(future))
+}
+
+/// Keeps the environment of the current task for a future that is spawned otherwise, as by a `JoinSet`.
+pub fn inherit<F: Future>(future: F) -> InEnvironment<F> {
+    InEnvironment { environment: CURRENT.with_borrow(Clone::clone), future: Box::pin(future) }
+}
+
+/// Gives a future an environment.
+pub fn within<F: Future>(environment: Arc<dyn Environment>, future: F) -> InEnvironment<F> {
+    InEnvironment { environment: Some(environment), future: Box::pin(future) }
+}
+
+/// A future that runs in an environment.
+pub struct InEnvironment<F> {
+    environment: Option<Arc<dyn Environment>>,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for InEnvironment<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(environment) = &self.environment else { return self.future.as_mut().poll(context) };
+        let _entered = Entered(CURRENT.replace(Some(Arc::clone(environment))));
+        self.future.as_mut().poll(context)
+    }
+}
+
+/// Restores the former environment of the thread when it is dropped.
+struct Entered(Option<Arc<dyn Environment>>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// Random numbers of an environment.
+struct Numbers<'a>(&'a dyn Environment);
+
+impl TryRng for Numbers<'_> {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok((self.0.random() >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(self.0.random())
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.0.random().to_le_bytes()[..part.len()]);
+        }
+        Ok(())
+    }
+}
+
+fn with<T>(act: impl FnOnce(Option<&dyn Environment>) -> T) -> T {
+    CURRENT.with_borrow(|current| act(current.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A process whose machine was booted `0` seconds after the epoch.
+    struct Fixed(u64, Mutex<u64>);
+
+    impl Environment for Fixed {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_second(1_000).unwrap()
+        }
+
+        fn since_boot(&self) -> Duration {
+            Duration::from_secs(1_000 - self.0)
+        }
+
+        fn random(&self) -> u64 {
+            let mut last = self.1.lock();
+            *last = last.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            *last
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_and_what_it_spawns_have_their_environment_and_others_the_systems() {
+        let of = |boot| -> Arc<dyn Environment> { Arc::new(Fixed(boot, Mutex::new(boot))) };
+        let read = || async { (now(), since_boot(), random::<u64>(), random_range(0..1_000)) };
+        let spawned = || async move {
+            let spawned = spawn(async move {
+                tokio::task::yield_now().await;
+                read().await
+            });
+            let mut set = tokio::task::JoinSet::new();
+            set.spawn(inherit(async { since_boot() }));
+            (spawned.await.unwrap(), set.join_next().await.unwrap().unwrap(), since_boot())
+        };
+        let (a, b) = tokio::join!(within(of(100), spawned()), within(of(400), spawned()));
+        let time = Timestamp::from_second(1_000).unwrap();
+        assert_eq!((a.0.0, a.0.1, a.1, a.2), (time, Duration::from_mins(15), Duration::from_mins(15), a.0.1));
+        assert_eq!((b.0.0, b.0.1, b.1, b.2), (time, Duration::from_mins(10), Duration::from_mins(10), b.0.1));
+        assert_eq!(a, within(of(100), spawned()).await);
+        assert_ne!((a.0.2, a.0.3), (b.0.2, b.0.3));
+        assert!(now() > time && since_boot() > Duration::ZERO && since_boot() < Duration::MAX);
+        assert_ne!(read().await.2, read().await.2);
+    }
+}
