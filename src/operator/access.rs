@@ -56,7 +56,7 @@ impl Access {
     }
 
     /// Access by a client, such as one of an API server in this process. Machines with a dedicated identity and
-    /// pods, which connect by themselves, do not reach it.
+    /// pods, which connect by themselves, do not reach it; impersonation is up to the client.
     pub fn by(client: Client) -> Self {
         let config = Config::new(http::Uri::from_static("http://in-process"));
         let (url, identity) = (config.cluster_url.to_string(), "this identity".to_owned());

@@ -224,7 +224,13 @@ fn shared(code: u16, answer: &Value) -> Value {
         let mut causes: Vec<Value> =
             causes.map(|cause| json!({ "reason": cause["reason"], "field": cause["field"] })).collect();
         // Some kinds validate their metadata twice.
-        causes.dedup();
+        let mut seen = Vec::new();
+        causes.retain(|cause| {
+            !seen.contains(cause) && {
+                seen.push(cause.clone());
+                true
+            }
+        });
         let reason = &answer["reason"];
         return json!({ "code": code, "status": answer["status"], "reason": reason, "causes": causes });
     }

@@ -5,6 +5,7 @@
 //! seed, so that the same requests in the same order have the same answers. Not served: admission, the validation of
 //! specs, defaults, server-side apply, deletion of collections, garbage collection.
 
+mod eviction;
 mod kinds;
 mod patch;
 mod protobuf;
@@ -203,7 +204,7 @@ impl ApiServer {
             ("GET", _) => Ok((200, Value::clone(store.get(&key).ok_or_else(present)?))),
             ("POST", Some("eviction")) => {
                 let options = DeleteOptions::read(&json_of(call, body)?["deleteOptions"]);
-                evict(&mut store, &key, &options, now).map(|()| (201, success()))
+                eviction::evict(&mut store, &key, &options, now).map(|()| (201, success()))
             }
             ("POST", Some("token")) => {
                 let mut request = json_of(call, body)?;
@@ -316,57 +317,6 @@ impl ApiServer {
         }
         Ok(list)
     }
-}
-
-/// Evicts a pod, if the budgets allow it.
-fn evict(store: &mut Store, key: &Key, options: &DeleteOptions, now: Timestamp) -> Result<(), Refusal> {
-    let Some(pod) = store.get(key).cloned() else {
-        return Err(Refusal::not_found("pods", key.1.rsplit('/').next().unwrap_or_default()));
-    };
-    let needs_no_budget = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
-        || !pod["metadata"]["deletionTimestamp"].is_null();
-    let budgets = kinds::Kind::find("policy", "poddisruptionbudgets").unwrap();
-    let labels = &pod["metadata"]["labels"];
-    let mut matching = store.all(budgets).map(|(_, budget)| Arc::clone(budget)).collect::<Vec<_>>();
-    matching.retain(|budget| {
-        let selected = budget["spec"]["selector"]["matchLabels"].as_object();
-        budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
-            && selected.is_some_and(|selected| selected.iter().all(|(key, value)| labels[key] == *value))
-    });
-    if let Some(budget) = matching.first().filter(|_| !needs_no_budget) {
-        if matching.len() > 1 {
-            let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-            return Err(Refusal::new(500, "InternalError", why));
-        }
-        let name = budget["metadata"]["name"].as_str().unwrap_or_default();
-        let status = &budget["status"];
-        let is_observed = status["observedGeneration"].as_i64() >= budget["metadata"]["generation"].as_i64();
-        let allowed = status["disruptionsAllowed"].as_i64().unwrap_or_default();
-        if !is_observed || allowed <= 0 {
-            let why = format!("The disruption budget {name} is still being processed by the server.");
-            let healthy = status["currentHealthy"].as_i64().unwrap_or_default();
-            let desired = status["desiredHealthy"].as_i64().unwrap_or_default();
-            let needs = format!(
-                "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
-            );
-            let cause = ("DisruptionBudget", if is_observed { needs } else { why }, String::new());
-            let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-            return Err(Refusal { causes: vec![cause], ..Refusal::new(429, "TooManyRequests", message) });
-        }
-        let mut budget = Value::clone(budget);
-        let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
-        budget["status"]["disruptedPods"][pod_name] = json!(now);
-        store.put(budgets, budget);
-    }
-    let mut told = Value::clone(&pod);
-    let target = json!({
-        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "lastTransitionTime": now,
-    });
-    patch::strategic(&mut told["status"], &json!({ "conditions": [target] }));
-    store.put(key.0, told);
-    write::delete(store, key, options, now).map(drop)
 }
 
 fn filter(call: &ApiRequest, namespace: Option<String>) -> Result<Filter, Refusal> {

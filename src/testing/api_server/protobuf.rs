@@ -8,9 +8,10 @@ use k8s_pb::{
         apis::meta::v1::{
             ListMeta, ObjectMeta, PartialObjectMetadata, Status, StatusCause, StatusDetails, WatchEvent,
         },
-        runtime::{RawExtension, TypeMeta, Unknown},
+        runtime::{RawExtension, Unknown},
     },
 };
+use kube_ext::transport;
 use kube_node_cache::{ProtobufNode, ProtobufPod};
 use prost::Message;
 use serde::de::DeserializeOwned;
@@ -30,7 +31,12 @@ struct List {
 
 /// An object in the envelope.
 pub fn object(object: &Value) -> Vec<u8> {
-    sealed(object, message(object))
+    match object["kind"].as_str() {
+        Some("Node") => sealed(object, &whole::<ProtobufNode>(object)),
+        Some("Pod") => sealed(object, &whole::<ProtobufPod>(object)),
+        Some("Status") => sealed(object, &status(object)),
+        _ => sealed(object, &PartialObjectMetadata { metadata: Some(metadata(&object["metadata"])) }),
+    }
 }
 
 /// A list in the envelope.
@@ -42,8 +48,9 @@ pub fn list(list: &Value) -> Vec<u8> {
         remaining_item_count: metadata["remainingItemCount"].as_i64(),
         ..ListMeta::default()
     };
-    let items = list["items"].as_array().into_iter().flatten().map(message).collect();
-    sealed(list, List { metadata: Some(metadata), items }.encode_to_vec())
+    let items =
+        list["items"].as_array().into_iter().flatten().map(|item| transport::unwrap(&object(item)).unwrap());
+    sealed(list, &List { metadata: Some(metadata), items: items.collect() })
 }
 
 /// A frame of a watch.
@@ -54,26 +61,13 @@ pub fn frame(kind: &str, object: &Value) -> Vec<u8> {
     [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
 }
 
-fn sealed(object: &Value, raw: Vec<u8>) -> Vec<u8> {
-    let type_meta = TypeMeta { api_version: text(&object["apiVersion"]), kind: text(&object["kind"]) };
-    let unknown = Unknown { type_meta: Some(type_meta), raw: Some(raw), ..Unknown::default() };
-    [MAGIC, &unknown.encode_to_vec()].concat()
+fn sealed(object: &Value, message: &impl Message) -> Vec<u8> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    transport::envelope(text("apiVersion"), text("kind"), message)
 }
 
-fn message(object: &Value) -> Vec<u8> {
-    match object["kind"].as_str() {
-        Some("Node") => whole::<ProtobufNode>(object),
-        Some("Pod") => whole::<ProtobufPod>(object),
-        Some("Status") => status(object).encode_to_vec(),
-        _ => {
-            let metadata = Some(metadata(&object["metadata"]));
-            PartialObjectMetadata { metadata }.encode_to_vec()
-        }
-    }
-}
-
-fn whole<T: Message + DeserializeOwned>(object: &Value) -> Vec<u8> {
-    serde_json::from_value::<T>(object.clone()).unwrap().encode_to_vec()
+fn whole<T: DeserializeOwned>(object: &Value) -> T {
+    serde_json::from_value(object.clone()).unwrap()
 }
 
 fn status(status: &Value) -> Status {

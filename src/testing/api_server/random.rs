@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed.
+//! Random numbers that follow from a seed, in every version of every library: recorded answers depend on them.
 
 /// A generator (splitmix64).
 #[derive(Clone, Debug)]

@@ -139,17 +139,21 @@ pub fn update(
         }
         _ => {}
     }
-    if let Some(uid) = uid {
-        let why = format!("Invalid value: \"{uid}\": field is immutable");
-        return Err(Refusal::invalid(kind, &name, "metadata.uid", "FieldValueInvalid", &why));
-    }
     restrict(rules, subresource, &old, &mut new);
     keep_metadata(&old, &mut new, subresource.is_none());
     let (before, after) = (list(&old, "finalizers"), list(&new, "finalizers").to_vec());
     let is_leaving = !old["metadata"]["deletionTimestamp"].is_null();
-    if is_leaving && after.iter().any(|finalizer| !before.contains(finalizer)) {
-        let why = "Forbidden: no new finalizers can be added if the object is being deleted";
-        return Err(Refusal::invalid(kind, &name, "metadata.finalizers", "FieldValueForbidden", why));
+    let has_new = is_leaving && after.iter().any(|finalizer| !before.contains(finalizer));
+    let forbidden = "Forbidden: no new finalizers can be added if the object is being deleted";
+    let immutable = uid.map(|uid| format!("Invalid value: \"{uid}\": field is immutable"));
+    let causes = has_new
+        .then(|| ("FieldValueForbidden", forbidden.to_owned(), "metadata.finalizers".to_owned()))
+        .into_iter()
+        .chain(immutable.map(|why| ("FieldValueInvalid", why, "metadata.uid".to_owned())));
+    let causes: Vec<_> = causes.collect();
+    if !causes.is_empty() {
+        let message = format!("{kind} \"{name}\" is invalid");
+        return Err(Refusal { causes, ..Refusal::new(422, "Invalid", message) });
     }
     if rules.generation && spec_of(&old) != spec_of(&new) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
@@ -178,18 +182,7 @@ pub fn delete(
         return Err(Refusal::not_found(&plural, name_in(&key.1)));
     };
     let metadata = &old["metadata"];
-    let name = metadata["name"].as_str().unwrap_or_default();
-    for (wanted, field, label) in
-        [(&options.uid, "uid", "UID"), (&options.version, "resourceVersion", "ResourceVersion")]
-    {
-        if let Some(wanted) = wanted.as_deref().filter(|wanted| metadata[field] != **wanted) {
-            let shown = metadata[field].as_str().unwrap_or_default();
-            let why = format!(
-                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {shown}"
-            );
-            return Err(Refusal::conflict(&plural, name, &why));
-        }
-    }
+    check(&old, options, &plural)?;
     let grace = if rules.kind == "Pod" { pod_grace(&old, options.grace) } else { 0 };
     let finalizers = list(&old, "finalizers");
     let marked =
@@ -198,6 +191,8 @@ pub fn delete(
         let mut last = Value::clone(&old);
         if rules.kind == "Pod" && marked != Some(0) {
             mark(&mut last, 0, now, marked.is_none());
+            // Watches see the mark before the pod goes.
+            last = Value::clone(&store.put(key.0, last));
         }
         return Ok((store.remove(key.0, last), true));
     }
@@ -207,6 +202,24 @@ pub fn delete(
     let mut new = Value::clone(&old);
     mark(&mut new, grace, now, marked.is_none());
     Ok((store.put(key.0, new), false))
+}
+
+/// Checks the preconditions of a deletion.
+pub fn check(object: &Value, options: &DeleteOptions, plural: &str) -> Result<(), Refusal> {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    for (wanted, field, label) in
+        [(&options.uid, "uid", "UID"), (&options.version, "resourceVersion", "ResourceVersion")]
+    {
+        if let Some(wanted) = wanted.as_deref().filter(|wanted| metadata[field] != **wanted) {
+            let shown = metadata[field].as_str().unwrap_or_default();
+            let why = format!(
+                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {shown}"
+            );
+            return Err(Refusal::conflict(plural, name, &why));
+        }
+    }
+    Ok(())
 }
 
 /// Marks an object as being deleted; the first mark counts as a change of the spec.
