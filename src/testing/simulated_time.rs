@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube_ext::environment::Environment;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -17,18 +17,31 @@ const EPOCH: Timestamp = Timestamp::constant(1_800_000_000, 0);
 pub struct SimulatedTime {
     begun: Instant,
     random: Mutex<Random>,
+    /// Difference between the wall clock and the true time.
+    error: Mutex<SignedDuration>,
 }
 
 impl SimulatedTime {
     /// Creates the environment of a process that begins now.
     pub fn new(seed: u64) -> Self {
-        Self { begun: Instant::now(), random: Mutex::new(Random::new(seed)) }
+        let random = Mutex::new(Random::new(seed));
+        Self { begun: Instant::now(), random, error: Mutex::default() }
+    }
+
+    /// Creates the environment of a process on a machine that was booted at `begun`, the simulation's beginning.
+    pub fn begun(self, begun: Instant) -> Self {
+        Self { begun, ..self }
+    }
+
+    /// Sets the wall clock wrong by `error`.
+    pub fn set_error(&self, error: SignedDuration) {
+        *self.error.lock() = error;
     }
 }
 
 impl Environment for SimulatedTime {
     fn now(&self) -> Timestamp {
-        EPOCH + self.since_boot()
+        EPOCH + self.since_boot() + *self.error.lock()
     }
 
     fn since_boot(&self) -> Duration {

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use tower::Service;
 
 use self::{
-    kinds::KINDS,
+    kinds::{KINDS, Kind},
     patch::PatchError,
     refusal::Refusal,
     request::{ApiRequest, Form, Target},
@@ -91,6 +91,38 @@ impl ApiServer {
     /// Forgets all changes so far: watches from an older version end with an error event.
     pub fn compact(&self) {
         self.store().compact();
+    }
+
+    /// Revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.store().revision()
+    }
+
+    /// Changes after a revision; those that are compacted are missing.
+    pub fn changes_since(&self, revision: u64) -> Vec<Change> {
+        let store = self.store();
+        let first = store.log().partition_point(|change| change.revision <= revision);
+        store.log()[first..].to_vec()
+    }
+
+    /// Objects of a kind, such as `nodes`, in the order of their names.
+    pub fn objects(&self, group: &str, plural: &str) -> Vec<Arc<Value>> {
+        let Some(kind) = Kind::find(group, plural) else { return Vec::new() };
+        self.store().all(kind).map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    /// Writes or reads one object at once, for users and controllers that a simulation models. A PATCH is a merge
+    /// patch. Returns the code and the object, or the `Status` of a refusal.
+    pub fn write(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let media = if method == Method::PATCH { "application/merge-patch+json" } else { JSON };
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, media).body(()).unwrap();
+        let call = ApiRequest::parse(&request.into_parts().0);
+        let Target::Objects { kind, namespace, name, subresource } = &call.target else {
+            return (404, Value::Null);
+        };
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let place = (namespace.as_deref(), name.as_deref(), subresource.as_deref());
+        self.act(&call, *kind, place, &body).unwrap_or_else(|refusal| (refusal.code, refusal.status()))
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {

@@ -1,0 +1,357 @@
+//! What must never happen, checked on the server's objects after each write; and the log of the writes.
+//!
+//! Inputs: each write with its process, as it is sent and as it was answered; the server's changes. Outputs: the first
+//! violation, the log. Invariants: a change is judged once, with the write that made it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use kube_node_testing::api_server::{ApiServer, Change};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// Time for which the replicas of before may still be acted on: watches lag and freeze.
+const MEMORY: Duration = Duration::from_secs(150);
+/// Lines of the log that a violation shows.
+const SHOWN: usize = 40;
+
+/// A write on its way.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub process: String,
+    pub method: Method,
+    pub path: String,
+    pub body: Bytes,
+}
+
+impl Sent {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+/// The judge of one schedule.
+pub struct Checks {
+    state: Mutex<State>,
+    begun: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    revision: u64,
+    requests: u64,
+    log: VecDeque<String>,
+    digest: DefaultHasher,
+    writes: u64,
+    violation: Option<String>,
+    /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
+    sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
+    /// Until when an unavailable Node counts as available, since a watch may still show it so.
+    excused: BTreeMap<String, Instant>,
+    observed: BTreeMap<String, i64>,
+    /// Pod CIDRs of Nodes.
+    cidrs: BTreeMap<String, String>,
+}
+
+impl Checks {
+    pub fn new() -> Self {
+        Self { state: Mutex::default(), begun: Instant::now() }
+    }
+
+    pub fn count(&self) {
+        self.state.lock().requests += 1;
+    }
+
+    /// Number of requests of the processes.
+    pub fn requests(&self) -> u64 {
+        self.state.lock().requests
+    }
+
+    /// Hash of all changes and their order, Events aside: kube's recorder names them by the time of day.
+    pub fn digest(&self) -> u64 {
+        self.state.lock().digest.finish()
+    }
+
+    pub fn violation(&self) -> Option<String> {
+        self.state.lock().violation.clone()
+    }
+
+    /// Notes what must not happen; the first counts.
+    pub fn violate(&self, what: &str) {
+        let at = self.begun.elapsed().as_secs_f64();
+        let mut state = self.state.lock();
+        if state.violation.is_none() {
+            let log: Vec<&str> = state.log.iter().map(String::as_str).collect();
+            state.violation = Some(format!("after {at:.3} s: {what}\n{}", log.join("\n")));
+        }
+    }
+
+    pub fn note(&self, what: &str) {
+        let line = format!("{:>9.3} {what}", self.begun.elapsed().as_secs_f64());
+        if std::env::var_os("KUBE_NODE_LOG").is_some() {
+            eprintln!("{line}");
+        }
+        let mut state = self.state.lock();
+        if state.log.len() == SHOWN {
+            state.log.pop_front();
+        }
+        state.log.push_back(line);
+    }
+
+    /// A process sends a write: it must have the right to, and say which object it means.
+    pub fn sent(&self, server: &ApiServer, sent: &Sent) {
+        if sent.process.starts_with("operator") && !sent.path.contains("/leases") && !sent.path.contains("/events")
+        {
+            let lease = server
+                .objects("coordination.k8s.io", "leases")
+                .into_iter()
+                .find(|lease| lease["metadata"]["name"] == "kube-node-operator");
+            let holder = lease.map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default();
+            if let Some(holder) = holder.as_str().filter(|holder| !holder.is_empty() && *holder != sent.process) {
+                self.violate(&format!("{} writes {} {}, and {holder} leads", sent.process, sent.method, sent.path));
+            }
+        }
+        let is_ours = ["/nodes/", "/nodesets/", "/nodeclasses/"].iter().any(|part| sent.path.contains(part));
+        if !is_ours || sent.path.ends_with("/status") || sent.path.contains("/leases/") {
+            return;
+        }
+        let body = sent.json();
+        let named = match sent.method {
+            Method::PATCH => {
+                let metadata = &body["metadata"];
+                let tests = body.as_array().into_iter().flatten().any(|step| step["op"] == "test");
+                metadata["uid"].is_string() || metadata["resourceVersion"].is_string() || tests
+            }
+            Method::DELETE => body["preconditions"]["uid"].is_string(),
+            _ => true,
+        };
+        if !named {
+            self.violate(&format!("{} {} has no precondition: {body}", sent.method, sent.path));
+        }
+    }
+
+    /// Judges the changes since the last call. `by` is the write that made them; None: others did.
+    pub fn judge(&self, server: &ApiServer, by: Option<(&Sent, StatusCode)>) {
+        let revision = self.state.lock().revision;
+        for change in server.changes_since(revision) {
+            self.log(&change, by.map(|(sent, _)| sent));
+            let found = self.state.lock().judge(server, &change, by.map(|(sent, _)| sent));
+            if let Some(found) = found {
+                self.violate(&found);
+            }
+        }
+        self.state.lock().revision = server.revision();
+        if let Some((sent, code)) = by
+            && !code.is_success()
+            && sent.method != Method::GET
+        {
+            self.note(&format!("{} {} {}: {code}", sent.process, sent.method, sent.path));
+        }
+    }
+
+    fn log(&self, change: &Change, by: Option<&Sent>) {
+        let object = &change.after;
+        if object["kind"] == "Event" {
+            return;
+        }
+        let verb = match (&change.before, change.deleted) {
+            (_, true) => "deletes",
+            (None, _) => "creates",
+            (Some(_), _) => "changes",
+        };
+        let by = by.map_or("others", |sent| sent.process.as_str());
+        let subject = format!("{} {}", object["kind"].as_str().unwrap_or_default(), name(object));
+        {
+            let mut state = self.state.lock();
+            (by, verb, object.to_string()).hash(&mut state.digest);
+            state.writes += 1;
+        }
+        if object["kind"] != "Lease" {
+            self.note(&format!("{by} {verb} {subject}: {}", difference(change)));
+        }
+    }
+}
+
+impl State {
+    fn judge(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+        let now = Instant::now();
+        let (after, before) = (&change.after, change.before.as_deref());
+        match after["kind"].as_str() {
+            Some("NodeSet") => {
+                let name = name(after);
+                let size = change.deleted.then_some((0, 0)).unwrap_or_else(|| size(after));
+                let sizes = self.sizes.entry(name).or_default();
+                if sizes.last().is_none_or(|last| (last.1, last.2) != size) {
+                    sizes.iter_mut().for_each(|old| {
+                        old.0.get_or_insert(now + MEMORY);
+                    });
+                    sizes.push((None, size.0, size.1));
+                }
+                let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
+                let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                let last = self.observed.insert(uid, observed).unwrap_or_default();
+                (observed < last).then(|| format!("observedGeneration goes back from {last} to {observed}"))
+            }
+            Some("Node") => self.judge_node(server, change, before, by),
+            Some("Pod") => {
+                let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
+                let deletes = by.is_some_and(|sent| sent.method == Method::DELETE);
+                let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
+                let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
+                let there = server.objects("", "nodes").iter().any(|one| name(one) == node);
+                (by_us && deletes && !was_marked && there)
+                    .then(|| format!("pod {} is deleted without an eviction", name(after)))
+            }
+            _ => None,
+        }
+    }
+
+    fn judge_node(
+        &mut self,
+        server: &ApiServer,
+        change: &Change,
+        before: Option<&Value>,
+        by: Option<&Sent>,
+    ) -> Option<String> {
+        let now = Instant::now();
+        let after = &change.after;
+        let node = name(after);
+        let set = set_of(after);
+        let nodes = server.objects("", "nodes");
+        let of_set: Vec<&Value> = nodes.iter().map(|node| &**node).filter(|node| set_of(node) == set).collect();
+        let sizes = self.sizes.entry(set.clone()).or_default();
+        sizes.retain(|(until, ..)| until.is_none_or(|until| until > now));
+        let (most, least) = (
+            sizes.iter().map(|size| size.1).max().unwrap_or_default(),
+            sizes.iter().map(|size| size.2).min().unwrap_or_default(),
+        );
+        let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
+        if before.is_some_and(is_available) && (change.deleted || !is_available(after)) && !by_us {
+            self.excused.insert(node.clone(), now + MEMORY);
+        }
+        if before.is_none() && !set.is_empty() {
+            let count = i64::try_from(of_set.len()).unwrap();
+            if count > most {
+                return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
+            }
+            if let Some(cidr) = after["spec"]["podCIDR"].as_str()
+                && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
+                && other != node
+                && nodes.iter().any(|one| name(one) == other)
+            {
+                return Some(format!("{node} and {other} have the pod CIDR {cidr}"));
+            }
+            return None;
+        }
+        let before = before?;
+        if change.deleted {
+            self.cidrs.retain(|_, owner| *owner != node);
+            let pods = server.objects("", "pods");
+            let left = pods.iter().find(|pod| {
+                pod["spec"]["nodeName"] == node.as_str()
+                    && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+            });
+            return left
+                .filter(|_| by_us && !self.excused.contains_key(&node))
+                .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
+        }
+        let foreign = |object: &Value| {
+            let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+            let of_labels = labels.filter(|(key, _)| key.starts_with("example.com/"));
+            let taints = object["spec"]["taints"].as_array().into_iter().flatten();
+            let of_taints = taints.filter_map(|taint| taint["key"].as_str().map(str::to_owned));
+            let of_taints = of_taints.filter(|key| key.starts_with("example.com/"));
+            of_labels.map(|(key, _)| key.clone()).chain(of_taints).collect::<BTreeSet<_>>()
+        };
+        if by_us && foreign(before) != foreign(after) {
+            return Some(format!("{node} loses what others gave it: {:?}", foreign(before)));
+        }
+        let has_taint = |object: &Value| taints(object).any(|key| key == "kube-node.io/uninitialized");
+        if has_taint(before) && !has_taint(after) {
+            let leases = server.objects("coordination.k8s.io", "leases");
+            let lease = leases.iter().any(|lease| {
+                lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node
+            });
+            if !lease || !is_ready(after) {
+                return Some(format!("{node} is initialized: Ready {}, Lease {lease}", is_ready(after)));
+            }
+        }
+        let cordoned = before["spec"]["unschedulable"] != true && after["spec"]["unschedulable"] == true;
+        if cordoned && by_us && is_available(before) {
+            let left = of_set.iter().filter(|one| is_available(one)).count();
+            let excused = self.excused.iter().filter(|(name, until)| {
+                **until > now && **name != node && !of_set.iter().any(|one| self::name(one) == **name && is_available(one))
+            });
+            let left = i64::try_from(left + excused.count()).unwrap();
+            if left < least {
+                return Some(format!("{node} is drained, which leaves {left} available, and {least} have to be"));
+            }
+        }
+        None
+    }
+}
+
+/// Most Nodes and least available Nodes of a set.
+fn size(set: &Value) -> (i64, i64) {
+    let replicas = set["spec"]["replicas"].as_i64().unwrap_or_default();
+    let rolling = &set["spec"]["strategy"]["rollingUpdate"];
+    let surge = rolling["maxSurge"].as_i64().unwrap_or(1);
+    let unavailable = rolling["maxUnavailable"].as_i64().unwrap_or_default();
+    if set["metadata"]["deletionTimestamp"].is_string() {
+        return (replicas + surge, 0);
+    }
+    (replicas + surge, replicas - unavailable)
+}
+
+pub fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+pub fn set_of(node: &Value) -> String {
+    node["metadata"]["labels"]["kube-node.io/nodeset"].as_str().unwrap_or_default().to_owned()
+}
+
+pub fn taints(node: &Value) -> impl Iterator<Item = &str> {
+    node["spec"]["taints"].as_array().into_iter().flatten().filter_map(|taint| taint["key"].as_str())
+}
+
+pub fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+fn is_available(node: &Value) -> bool {
+    let initialized = taints(node).all(|key| key != "kube-node.io/uninitialized");
+    initialized && is_ready(node) && node["spec"]["unschedulable"] != true
+}
+
+/// The parts of an object that a change replaced.
+fn difference(change: &Change) -> String {
+    let Some(before) = &change.before else { return String::new() };
+    let mut parts = Vec::new();
+    compare("", before, &change.after, &mut parts);
+    parts.join(", ")
+}
+
+fn compare(path: &str, before: &Value, after: &Value, parts: &mut Vec<String>) {
+    if before == after || path == ".metadata.resourceVersion" || path.ends_with(".managedFields") {
+        return;
+    }
+    if let (Value::Object(old), Value::Object(new)) = (before, after) {
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in keys {
+            compare(&format!("{path}.{key}"), &before[key], &after[key], parts);
+        }
+        return;
+    }
+    let text: String = after.to_string().chars().take(160).collect();
+    parts.push(format!("{}={text}", path.trim_start_matches('.')));
+}
+

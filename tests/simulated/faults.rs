@@ -1,0 +1,177 @@
+//! Faults of a schedule: the classes that its seed switches on, until which time, and the one fault that a systematic
+//! run puts at one write.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use http::Method;
+use kube_node_testing::api_server::Random;
+use tokio::time::Instant;
+
+/// A fault of one request, or of watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The request takes seconds.
+    Slow,
+    /// The request does not arrive, and nobody says so.
+    LostRequest,
+    /// The request is carried out, and nobody says so.
+    LostAnswer,
+    /// The request is carried out after its client has given it up.
+    DoneLater,
+    /// 409: another client wrote.
+    Conflict,
+    /// 429.
+    TooManyRequests,
+    /// 500.
+    InternalError,
+    /// 504, and the request is carried out.
+    GatewayTimeout,
+    /// The process is killed before a write.
+    KilledBefore,
+    /// The process is killed after a write.
+    KilledAfter,
+    /// Watches come late by seconds.
+    Lag,
+    /// Watches show nothing for a time.
+    Frozen,
+    /// Watches end.
+    Ended,
+    /// Old versions are forgotten.
+    Compacted,
+}
+
+impl Fault {
+    pub const ALL: [Self; 14] = [
+        Self::Slow,
+        Self::LostRequest,
+        Self::LostAnswer,
+        Self::DoneLater,
+        Self::Conflict,
+        Self::TooManyRequests,
+        Self::InternalError,
+        Self::GatewayTimeout,
+        Self::KilledBefore,
+        Self::KilledAfter,
+        Self::Lag,
+        Self::Frozen,
+        Self::Ended,
+        Self::Compacted,
+    ];
+    /// Faults that a systematic run puts at each write.
+    pub const OF_WRITES: [Self; 9] = [
+        Self::LostRequest,
+        Self::LostAnswer,
+        Self::DoneLater,
+        Self::Conflict,
+        Self::TooManyRequests,
+        Self::InternalError,
+        Self::GatewayTimeout,
+        Self::KilledBefore,
+        Self::KilledAfter,
+    ];
+
+    /// The fault of this name.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(|fault| fault.to_string()).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|fault| fault.to_string() == name)
+            .ok_or_else(|| format!("there is no fault {name}; there are: {}", known()))
+    }
+
+    fn fits(self, method: &Method, is_write: bool) -> bool {
+        match self {
+            Self::Conflict => *method == Method::PUT || *method == Method::PATCH,
+            Self::DoneLater | Self::LostAnswer | Self::GatewayTimeout | Self::KilledBefore | Self::KilledAfter => {
+                is_write
+            }
+            _ => true,
+        }
+    }
+
+    /// One request in so many has the fault.
+    fn one_in(self) -> u64 {
+        match self {
+            Self::KilledBefore | Self::KilledAfter => 250,
+            _ => 40,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, formatter)
+    }
+}
+
+/// Faults of one schedule.
+#[derive(Debug)]
+pub struct Faults {
+    pub seed: u64,
+    /// Classes that happen at random.
+    pub classes: BTreeSet<Fault>,
+    /// Time after which none of them happens.
+    pub until: Instant,
+    /// The fault of one write, by its number.
+    pub single: Option<(u64, Fault)>,
+    writes: AtomicU64,
+}
+
+impl Faults {
+    pub fn new(seed: u64, classes: BTreeSet<Fault>, until: Instant, single: Option<(u64, Fault)>) -> Self {
+        Self { seed, classes, until, single, writes: AtomicU64::new(0) }
+    }
+
+    /// Number of writes that all processes sent.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    pub fn has(&self, fault: Fault) -> bool {
+        self.classes.contains(&fault) && Instant::now() < self.until
+    }
+
+    /// The fault of a request, if any.
+    pub fn of_request(
+        &self,
+        draws: &mut Random,
+        method: &Method,
+        is_write: bool,
+        is_watch: bool,
+    ) -> Option<Fault> {
+        if is_write {
+            let number = self.writes.fetch_add(1, Ordering::Relaxed);
+            if let Some((_, fault)) = self.single.filter(|(at, fault)| *at == number && fault.fits(method, true)) {
+                return Some(fault);
+            }
+        }
+        let numbers = Fault::ALL.map(|fault| (fault, draws.number()));
+        let of_requests = numbers.into_iter().filter(|(fault, _)| *fault < Fault::Lag && !is_watch);
+        of_requests
+            .filter(|(fault, number)| self.has(*fault) && number % fault.one_in() == 0)
+            .map(|(fault, _)| fault)
+            .find(|fault| fault.fits(method, is_write))
+    }
+
+    /// Longest delay of each frame of a watch.
+    pub fn lag(&self, draws: &mut Random) -> Duration {
+        let lag = Duration::from_millis([0, 100, 1_000, 5_000][usize::try_from(draws.number() % 4).unwrap()]);
+        if self.has(Fault::Lag) { lag } else { Duration::from_millis(20) }
+    }
+
+    /// Time for which a watch shows nothing.
+    pub fn freeze(&self, draws: &mut Random) -> Duration {
+        let freezes = draws.number() % 30 == 0 && self.has(Fault::Frozen);
+        Duration::from_secs(if freezes { draws.number() % 60 } else { 0 })
+    }
+
+    /// Life of a watch, if it ends before its time.
+    pub fn end_of_watch(&self, draws: &mut Random) -> Option<Duration> {
+        self.has(Fault::Ended).then(|| Duration::from_millis(draws.number() % 30_000))
+    }
+}

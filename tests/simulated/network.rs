@@ -1,0 +1,233 @@
+//! The way between one process and the API server: what is delayed, refused, lost or cut there, drawn from the seed.
+//!
+//! Inputs: the requests of the process; the classes of faults and their end. Outputs: the server's answers, or what the
+//! faults make of them; each write is judged right after it (`checks`). Invariants: the draws for a request depend on
+//! the seed, the process, the request and its ordinal alone, so that a fault can be taken away and the rest stays; the
+//! frames of one watch are neither reordered nor repeated; a process that was killed sends nothing and hears nothing.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::Body;
+use futures::{StreamExt, future::BoxFuture, stream};
+use http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use kube_node_testing::api_server::{ApiServer, Random};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use tower::Service;
+
+use crate::{
+    checks::{Checks, Sent},
+    faults::{Fault, Faults},
+};
+
+/// Longest usual time of a request on its way, in one direction.
+const WAY: Duration = Duration::from_millis(20);
+/// Time after which a client gives up a request that nobody answers.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A process's way to the server. Clones share it.
+#[derive(Clone)]
+pub struct Network {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: ApiServer,
+    checks: Arc<Checks>,
+    faults: Arc<Faults>,
+    process: String,
+    state: Mutex<Way>,
+    killed: Notify,
+}
+
+#[derive(Default)]
+struct Way {
+    /// Number of requests so far, by what they ask.
+    ordinals: HashMap<String, u64>,
+    is_dead: bool,
+}
+
+impl Network {
+    pub fn new(server: ApiServer, checks: Arc<Checks>, faults: Arc<Faults>, process: String) -> Self {
+        let (state, killed) = (Mutex::default(), Notify::new());
+        Self { shared: Arc::new(Shared { server, checks, faults, process, state, killed }) }
+    }
+
+    /// Kills the process: nothing that it sends arrives any more.
+    pub fn kill(&self) {
+        self.shared.state.lock().is_dead = true;
+        self.shared.killed.notify_one();
+    }
+
+    /// Waits until the process is killed.
+    pub async fn killed(&self) {
+        self.shared.killed.notified().await;
+    }
+
+    fn is_dead(&self) -> bool {
+        self.shared.state.lock().is_dead
+    }
+
+    async fn alive(&self) {
+        if self.is_dead() {
+            std::future::pending().await
+        }
+    }
+
+    /// Random numbers of the next request that asks for this.
+    fn draws(&self, what: &str) -> Random {
+        let mut state = self.shared.state.lock();
+        let ordinal = state.ordinals.entry(what.to_owned()).or_default();
+        *ordinal += 1;
+        let mut hasher = DefaultHasher::new();
+        (self.shared.faults.seed, &self.shared.process, what, *ordinal).hash(&mut hasher);
+        Random::new(hasher.finish())
+    }
+
+    async fn carry(self, request: Request<kube::client::Body>) -> io::Result<Response<Body>> {
+        self.alive().await;
+        let (head, body) = request.into_parts();
+        let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
+        let what = format!("{} {}", head.method, head.uri.path());
+        let mut draws = self.draws(&what);
+        let is_write = head.method != Method::GET && !head.uri.path().contains("/apis/auth");
+        let body = body.collect_bytes().await.map_err(io::Error::other)?;
+        let shared = &self.shared;
+        let sent = Sent {
+            process: shared.process.clone(),
+            method: head.method.clone(),
+            path: head.uri.path().to_owned(),
+            body: body.clone(),
+        };
+        if is_write {
+            shared.checks.sent(&shared.server, &sent);
+        }
+        shared.checks.count();
+        let fault = shared.faults.of_request(&mut draws, &head.method, is_write, is_watch);
+        sleep(up_to(&mut draws, WAY)).await;
+        if let Some(Fault::Slow) = fault {
+            sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
+        }
+        self.alive().await;
+        match fault {
+            Some(Fault::LostRequest) => {
+                sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            Some(Fault::Conflict) => return Ok(refusal(409, "Conflict", "the object has been modified")),
+            Some(Fault::TooManyRequests) => return Ok(refusal(429, "TooManyRequests", "try again later")),
+            Some(Fault::InternalError) => return Ok(refusal(500, "InternalError", "etcdserver: no leader")),
+            Some(Fault::KilledBefore) => {
+                self.kill();
+                self.alive().await;
+            }
+            _ => {}
+        }
+        let request = Request::from_parts(head, kube::client::Body::from(body.to_vec()));
+        if let Some(Fault::DoneLater) = fault {
+            let (other, late) = (self.clone(), up_to(&mut draws, CLIENT_TIMEOUT));
+            kube_ext::environment::spawn(async move {
+                sleep(late).await;
+                other.serve(request, &sent).await;
+            });
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let response = self.serve(request, &sent).await;
+        match fault {
+            Some(Fault::LostAnswer) => {
+                sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            Some(Fault::GatewayTimeout) => return Ok(refusal(504, "Timeout", "request timed out")),
+            Some(Fault::KilledAfter) => self.kill(),
+            _ => {}
+        }
+        self.alive().await;
+        sleep(up_to(&mut draws, WAY)).await;
+        self.alive().await;
+        Ok(if is_watch { self.watched(response, draws) } else { response })
+    }
+
+    async fn serve(&self, request: Request<kube::client::Body>, sent: &Sent) -> Response<Body> {
+        let shared = &self.shared;
+        let response = match shared.server.clone().call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        shared.checks.judge(&shared.server, Some((sent, response.status())));
+        response
+    }
+
+    /// A watch whose frames come late, and that freezes or ends by the draws.
+    fn watched(&self, response: Response<Body>, mut draws: Random) -> Response<Body> {
+        let (head, body) = response.into_parts();
+        let lag = self.shared.faults.lag(&mut draws);
+        let ends = self.shared.faults.end_of_watch(&mut draws);
+        let begun = Instant::now();
+        let frames = body.into_data_stream();
+        let network = self.clone();
+        let state = (frames, draws, network);
+        let frames = stream::unfold(state, move |(mut frames, mut draws, network)| async move {
+            let frame = match ends {
+                Some(after) => {
+                    let end = begun + after;
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep_until(end) => return None,
+                        frame = frames.next() => frame?,
+                    }
+                }
+                None => frames.next().await?,
+            };
+            sleep(up_to(&mut draws, lag)).await;
+            let frozen = network.shared.faults.freeze(&mut draws);
+            sleep(frozen).await;
+            network.alive().await;
+            Some((frame, (frames, draws, network)))
+        });
+        Response::from_parts(head, Body::from_stream(frames))
+    }
+}
+
+/// A random time below `limit`.
+pub fn up_to(draws: &mut Random, limit: Duration) -> Duration {
+    let limit = u64::try_from(limit.as_millis()).unwrap();
+    Duration::from_millis(if limit == 0 { 0 } else { draws.number() % limit })
+}
+
+fn refusal(code: u16, reason: &str, message: &str) -> Response<Body> {
+    let details = json!({ "retryAfterSeconds": 1 });
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
+        "message": message, "details": details,
+    });
+    let builder = Response::builder()
+        .status(StatusCode::from_u16(code).unwrap())
+        .header(CONTENT_TYPE, "application/json");
+    builder.body(status.to_string().into()).unwrap()
+}
+
+impl Service<Request<kube::client::Body>> for Network {
+    type Response = Response<Body>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        Box::pin(self.clone().carry(request))
+    }
+}

@@ -1,0 +1,246 @@
+//! Models of what surrounds the operator: scheduler, owner of pods, disruption budgets, node lifecycle, garbage
+//! collection. Each looks at the server's objects once a second and writes at once; none of them fails.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::Method;
+use jiff::Timestamp;
+use kube_ext::environment;
+use kube_node_testing::api_server::ApiServer;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::checks::{Checks, is_ready, name, taints};
+
+/// Age of a Lease whose Node is Unknown (kube-controller-manager, `--node-monitor-grace-period`).
+const GRACE: Duration = Duration::from_secs(50);
+/// Time after which the pods of a Node that is Unknown are deleted (`DefaultTolerationSeconds`).
+const TOLERATION: Duration = Duration::from_mins(5);
+/// Time for which the Node of a pod has to be missing (podgc, `quarantineTime`).
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Taint of a Node whose kubelet is silent.
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Taint of a Node that reports itself not ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+/// Everything that surrounds the operator.
+pub struct Others {
+    server: ApiServer,
+    checks: Arc<Checks>,
+    /// Pods that there should be, by application.
+    pub wanted: BTreeMap<String, usize>,
+    unknown: BTreeMap<String, Instant>,
+    missing: BTreeMap<String, Instant>,
+    serial: u64,
+}
+
+impl Others {
+    pub fn new(server: ApiServer, checks: Arc<Checks>) -> Self {
+        let (wanted, unknown, missing) = <_>::default();
+        Self { server, checks, wanted, unknown, missing, serial: 0 }
+    }
+
+    pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.server.write(method, path, body);
+        self.checks.judge(&self.server, None);
+        answer
+    }
+
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
+
+    pub fn nodes(&self) -> Vec<Arc<Value>> {
+        self.server.objects("", "nodes")
+    }
+
+    /// One second's work.
+    pub async fn work(&mut self) {
+        self.own_pods();
+        self.budget();
+        self.schedule();
+        self.watch_nodes();
+        self.collect();
+        sleep(Duration::from_secs(1)).await;
+    }
+
+    fn pods(&self, application: &str) -> Vec<Arc<Value>> {
+        let pods = self.server.objects("", "pods").into_iter();
+        pods.filter(|pod| pod["metadata"]["labels"]["app"] == application).collect()
+    }
+
+    fn own_pods(&mut self) {
+        for (application, wanted) in self.wanted.clone() {
+            let present = self.pods(&application).iter().filter(|pod| !is_leaving(pod)).count();
+            for _ in present..wanted {
+                self.serial += 1;
+                let pod = json!({
+                    "metadata": { "name": format!("{application}-{}", self.serial), "labels": { "app": application },
+                        "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": application,
+                            "uid": application, "controller": true }] },
+                    "spec": { "containers": [{ "name": "main", "image": "pause" }], "terminationGracePeriodSeconds": 5 },
+                });
+                self.call(Method::POST, "/api/v1/namespaces/default/pods", &pod);
+            }
+        }
+    }
+
+    fn budget(&self) {
+        for budget in self.server.objects("policy", "poddisruptionbudgets") {
+            let application = budget["spec"]["selector"]["matchLabels"]["app"].as_str().unwrap_or_default();
+            let pods = self.pods(application);
+            let healthy = pods.iter().filter(|pod| !is_leaving(pod) && is_ready(pod)).count();
+            let least = budget["spec"]["minAvailable"].as_u64().unwrap_or_default();
+            let allowed = (healthy as u64).saturating_sub(least);
+            let status = json!({
+                "disruptionsAllowed": allowed, "currentHealthy": healthy, "desiredHealthy": least,
+                "expectedPods": pods.len(), "observedGeneration": budget["metadata"]["generation"],
+                "disruptedPods": null,
+            });
+            let path = format!(
+                "/apis/policy/v1/namespaces/default/poddisruptionbudgets/{}/status",
+                name(&budget)
+            );
+            let known = &budget["status"];
+            if known["disruptionsAllowed"] != status["disruptionsAllowed"]
+                || known["observedGeneration"] != status["observedGeneration"]
+                || known["disruptedPods"].as_object().is_some_and(|pods| !pods.is_empty())
+            {
+                self.call(Method::PATCH, &path, &json!({ "status": status }));
+            }
+        }
+    }
+
+    fn schedule(&self) {
+        let pods = self.server.objects("", "pods");
+        let nodes = self.server.objects("", "nodes");
+        let mut load: BTreeMap<String, usize> = nodes
+            .iter()
+            .filter(|node| {
+                is_ready(node) && node["spec"]["unschedulable"] != true && taints(node).next().is_none()
+            })
+            .map(|node| (name(node), 0))
+            .collect();
+        for pod in &pods {
+            if let Some(count) = pod["spec"]["nodeName"].as_str().and_then(|node| load.get_mut(node)) {
+                *count += 1;
+            }
+        }
+        for pod in pods.iter().filter(|pod| pod["spec"]["nodeName"].is_null() && !is_leaving(pod)) {
+            let Some((node, count)) = load.iter_mut().min_by_key(|(_, count)| **count) else { return };
+            *count += 1;
+            let path = format!("/api/v1/namespaces/default/pods/{}", name(pod));
+            let spec = json!({
+                "metadata": { "uid": pod["metadata"]["uid"] }, "spec": { "nodeName": node },
+            });
+            self.call(Method::PATCH, &path, &spec);
+        }
+    }
+
+    fn watch_nodes(&mut self) {
+        let leases = self.server.objects("coordination.k8s.io", "leases");
+        let renewed: BTreeMap<String, Timestamp> = leases
+            .iter()
+            .filter(|lease| lease["metadata"]["namespace"] == "kube-node-lease")
+            .filter_map(|lease| Some((name(lease), lease["spec"]["renewTime"].as_str()?.parse().ok()?)))
+            .collect();
+        let now = environment::now();
+        let nodes = self.server.objects("", "nodes");
+        let names: BTreeSet<String> = nodes.iter().map(|node| name(node)).collect();
+        self.unknown.retain(|node, _| names.contains(node));
+        for node in nodes {
+            let name = name(&node);
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            if conditions.is_empty() {
+                continue;
+            }
+            let silent = renewed
+                .get(&name)
+                .is_none_or(|at| now.duration_since(*at) > jiff::SignedDuration::try_from(GRACE).unwrap());
+            let ready = conditions.iter().position(|one| one["type"] == "Ready");
+            let status = ready.map(|at| conditions[at]["status"].as_str().unwrap_or_default().to_owned());
+            if silent && status.as_deref().is_some_and(|status| status != "Unknown") {
+                let mut conditions = conditions.clone();
+                conditions[ready.unwrap()]["status"] = json!("Unknown");
+                conditions[ready.unwrap()]["reason"] = json!("NodeStatusUnknown");
+                conditions[ready.unwrap()]["lastTransitionTime"] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+                let patch = json!({ "status": { "conditions": conditions } });
+                self.call(Method::PATCH, &format!("/api/v1/nodes/{name}/status"), &patch);
+                self.unknown.insert(name.clone(), Instant::now());
+            }
+            if !silent && status.as_deref() != Some("Unknown") {
+                self.unknown.remove(&name);
+            }
+            let wanted = match status.as_deref() {
+                Some("Unknown") => Some(UNREACHABLE),
+                Some("False") => Some(NOT_READY),
+                _ => None,
+            };
+            let mut of_node = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            let before = of_node.clone();
+            let key = |taint: &Value| taint["key"].as_str().unwrap_or_default().to_owned();
+            of_node.retain(|taint| {
+                ![UNREACHABLE, NOT_READY].contains(&key(taint).as_str()) || Some(key(taint).as_str()) == wanted
+            });
+            if let Some(wanted) = wanted.filter(|wanted| !of_node.iter().any(|taint| key(taint) == *wanted)) {
+                of_node.push(json!({ "key": wanted, "effect": "NoSchedule" }));
+            }
+            if before != of_node {
+                self.call(Method::PATCH, &format!("/api/v1/nodes/{name}"), &json!({ "spec": { "taints": of_node } }));
+            }
+        }
+        let lost = self.unknown.iter().filter(|(_, since)| since.elapsed() > TOLERATION);
+        let lost: BTreeSet<&String> = lost.map(|(node, _)| node).collect();
+        for pod in self.server.objects("", "pods") {
+            let on = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+            if lost.contains(&on) && !is_leaving(&pod) {
+                self.delete_pod(&pod, None);
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        let nodes: BTreeSet<String> = self.server.objects("", "nodes").iter().map(|node| name(node)).collect();
+        let pods = self.server.objects("", "pods");
+        let names: BTreeSet<String> = pods.iter().map(|pod| name(pod)).collect();
+        self.missing.retain(|pod, _| names.contains(pod));
+        for pod in pods {
+            let Some(node) = pod["spec"]["nodeName"].as_str() else { continue };
+            if nodes.contains(node) {
+                self.missing.remove(&name(&pod));
+                continue;
+            }
+            let since = *self.missing.entry(name(&pod)).or_insert_with(Instant::now);
+            if since.elapsed() > QUARANTINE {
+                self.delete_pod(&pod, Some(0));
+            }
+        }
+        // The Lease of a Node goes with it.
+        for lease in self.server.objects("coordination.k8s.io", "leases") {
+            let owner = &lease["metadata"]["ownerReferences"][0];
+            if lease["metadata"]["namespace"] == "kube-node-lease"
+                && owner["kind"] == "Node"
+                && !nodes.contains(owner["name"].as_str().unwrap_or_default())
+            {
+                let path = format!(
+                    "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}",
+                    name(&lease)
+                );
+                self.call(Method::DELETE, &path, &Value::Null);
+            }
+        }
+    }
+
+    fn delete_pod(&self, pod: &Value, grace: Option<u64>) {
+        let path = format!("/api/v1/namespaces/default/pods/{}", name(pod));
+        self.call(Method::DELETE, &path, &json!({ "gracePeriodSeconds": grace }));
+    }
+}
+
+fn is_leaving(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}

@@ -1,0 +1,97 @@
+//! An operator as a process: it is started, killed at a write, and started again.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use kube::Client;
+use kube_ext::{
+    environment::{Environment, within},
+    leader::{ElectionOptions, Timing},
+};
+use kube_node_operator::{Access, Options, controllers::ProviderIdPrefix};
+use kube_node_planner::pod_cidrs::PodCidrRange;
+use kube_node_testing::{
+    api_server::{ApiServer, Random},
+    simulated_time::SimulatedTime,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    checks::Checks,
+    faults::Faults,
+    network::{Network, up_to},
+};
+
+/// Longest time from a process's end to its next start.
+const RESTART: Duration = Duration::from_secs(10);
+
+/// Place of an operator in a simulation.
+pub struct Place {
+    pub place: usize,
+    pub seed: u64,
+    pub server: ApiServer,
+    pub checks: Arc<Checks>,
+    pub faults: Arc<Faults>,
+    pub begun: Instant,
+    /// Told when users kill all operators.
+    pub kills: Arc<Notify>,
+}
+
+/// Runs an operator again and again.
+pub async fn keep_running(Place { place, seed, server, checks, faults, begun, kills }: Place) {
+    let seconds = Duration::from_secs;
+    let Ok(timing) = Timing::new(seconds(15), seconds(10), seconds(2)) else { return };
+    let mut draws = Random::new(seed ^ (place as u64 + 1).rotate_left(40));
+    for life in 0_u64.. {
+        let name = format!("operator-{place}-{life}");
+        let network = Network::new(server.clone(), Arc::clone(&checks), Arc::clone(&faults), name.clone());
+        let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(draws.number()).begun(begun));
+        let client = Client::new(network.clone(), "default");
+        let work = within(time, kube_node_operator::run(options(client, name.clone(), timing), CancellationToken::new()));
+        tokio::select! {
+            biased;
+            () = kills.notified() => checks.note(&format!("{name} is killed by a user")),
+            () = network.killed() => checks.note(&format!("{name} is killed")),
+            ended = work => match ended {
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    if error.contains("panic") {
+                        checks.violate(&format!("{name}: {error}"));
+                    }
+                    checks.note(&format!("{name} ends: {error}"));
+                }
+                Ok(()) => checks.note(&format!("{name} ends")),
+            },
+        }
+        network.kill();
+        sleep(up_to(&mut draws, RESTART)).await;
+    }
+}
+
+fn options(client: Client, identity: String, timing: Timing) -> Options {
+    let range = "10.64.0.0/16".parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
+    Options {
+        client: Access::by(client),
+        hollow: None,
+        endpoints: None,
+        max_machines: 1_000,
+        namespace: "kube-node-system".to_owned(),
+        admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
+        pod_cidrs: range,
+        provider_id_prefix: ProviderIdPrefix::Provider,
+        machine_image: String::new(),
+        machine_api_server: None,
+        insecure_credentials: false,
+        autoscaler: None,
+        election: Some(ElectionOptions {
+            namespace: "kube-node-system".to_owned(),
+            name: "kube-node-operator".to_owned(),
+            labels: BTreeMap::new(),
+            identity,
+            timing,
+        }),
+    }
+}
