@@ -65,8 +65,12 @@ impl Checks {
         Self { state: Mutex::default(), begun: Instant::now() }
     }
 
-    pub fn count(&self) {
+    pub fn count(&self, sent: &Sent) {
         self.state.lock().requests += 1;
+        if std::env::var_os("KUBE_NODE_REQUESTS").is_some() {
+            let (seconds, body) = (self.begun.elapsed().as_secs_f64(), sent.json());
+            eprintln!("{seconds:>9.3} {} {} {} {body}", sent.process, sent.method, sent.path);
+        }
     }
 
     /// Number of requests of the processes.
@@ -107,15 +111,22 @@ impl Checks {
 
     /// A process sends a write: it must have the right to, and say which object it means.
     pub fn sent(&self, server: &ApiServer, sent: &Sent) {
-        if sent.process.starts_with("operator") && !sent.path.contains("/leases") && !sent.path.contains("/events")
+        if sent.process.starts_with("operator")
+            && !sent.path.contains("/leases")
+            && !sent.path.contains("/events")
         {
             let lease = server
                 .objects("coordination.k8s.io", "leases")
                 .into_iter()
                 .find(|lease| lease["metadata"]["name"] == "kube-node-operator");
             let holder = lease.map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default();
-            if let Some(holder) = holder.as_str().filter(|holder| !holder.is_empty() && *holder != sent.process) {
-                self.violate(&format!("{} writes {} {}, and {holder} leads", sent.process, sent.method, sent.path));
+            if let Some(holder) =
+                holder.as_str().filter(|holder| !holder.is_empty() && *holder != sent.process)
+            {
+                self.violate(&format!(
+                    "{} writes {} {}, and {holder} leads",
+                    sent.process, sent.method, sent.path
+                ));
             }
         }
         let is_ours = ["/nodes/", "/nodesets/", "/nodeclasses/"].iter().any(|part| sent.path.contains(part));
@@ -225,7 +236,8 @@ impl State {
         let node = name(after);
         let set = set_of(after);
         let nodes = server.objects("", "nodes");
-        let of_set: Vec<&Value> = nodes.iter().map(|node| &**node).filter(|node| set_of(node) == set).collect();
+        let of_set: Vec<&Value> =
+            nodes.iter().map(|node| &**node).filter(|node| set_of(node) == set).collect();
         let sizes = self.sizes.entry(set.clone()).or_default();
         sizes.retain(|(until, ..)| until.is_none_or(|until| until > now));
         let (most, least) = (
@@ -276,9 +288,9 @@ impl State {
         let has_taint = |object: &Value| taints(object).any(|key| key == "kube-node.io/uninitialized");
         if has_taint(before) && !has_taint(after) {
             let leases = server.objects("coordination.k8s.io", "leases");
-            let lease = leases.iter().any(|lease| {
-                lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node
-            });
+            let lease = leases
+                .iter()
+                .any(|lease| lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node);
             if !lease || !is_ready(after) {
                 return Some(format!("{node} is initialized: Ready {}, Lease {lease}", is_ready(after)));
             }
@@ -287,11 +299,15 @@ impl State {
         if cordoned && by_us && is_available(before) {
             let left = of_set.iter().filter(|one| is_available(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
-                **until > now && **name != node && !of_set.iter().any(|one| self::name(one) == **name && is_available(one))
+                **until > now
+                    && **name != node
+                    && !of_set.iter().any(|one| self::name(one) == **name && is_available(one))
             });
             let left = i64::try_from(left + excused.count()).unwrap();
             if left < least {
-                return Some(format!("{node} is drained, which leaves {left} available, and {least} have to be"));
+                return Some(format!(
+                    "{node} is drained, which leaves {left} available, and {least} have to be"
+                ));
             }
         }
         None
@@ -354,4 +370,3 @@ fn compare(path: &str, before: &Value, after: &Value, parts: &mut Vec<String>) {
     let text: String = after.to_string().chars().take(160).collect();
     parts.push(format!("{}={text}", path.trim_start_matches('.')));
 }
-

@@ -87,9 +87,11 @@ impl Fault {
     fn fits(self, method: &Method, is_write: bool) -> bool {
         match self {
             Self::Conflict => *method == Method::PUT || *method == Method::PATCH,
-            Self::DoneLater | Self::LostAnswer | Self::GatewayTimeout | Self::KilledBefore | Self::KilledAfter => {
-                is_write
-            }
+            Self::DoneLater
+            | Self::LostAnswer
+            | Self::GatewayTimeout
+            | Self::KilledBefore
+            | Self::KilledAfter => is_write,
             _ => true,
         }
     }
@@ -146,7 +148,9 @@ impl Faults {
     ) -> Option<Fault> {
         if is_write {
             let number = self.writes.fetch_add(1, Ordering::Relaxed);
-            if let Some((_, fault)) = self.single.filter(|(at, fault)| *at == number && fault.fits(method, true)) {
+            if let Some((_, fault)) =
+                self.single.filter(|(at, fault)| *at == number && fault.fits(method, true))
+            {
                 return Some(fault);
             }
         }

@@ -21,7 +21,10 @@ fn run(seed: u64) -> Result<u64, String> {
     let outcome = schedule.run();
     match outcome.violation {
         None => Ok(outcome.requests),
-        Some(violation) => Err(format!("{schedule}\n{violation}\nreplay: KUBE_NODE_SEEDS={seed}..{} cargo test --test simulated", seed + 1)),
+        Some(violation) => Err(format!(
+            "{schedule}\n{violation}\nreplay: KUBE_NODE_SEEDS={seed}..{} cargo test --test simulated",
+            seed + 1
+        )),
     }
 }
 

@@ -113,7 +113,7 @@ impl Network {
         if is_write {
             shared.checks.sent(&shared.server, &sent);
         }
-        shared.checks.count();
+        shared.checks.count(&sent);
         let fault = shared.faults.of_request(&mut draws, &head.method, is_write, is_watch);
         sleep(up_to(&mut draws, WAY)).await;
         if let Some(Fault::Slow) = fault {

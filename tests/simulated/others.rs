@@ -101,10 +101,8 @@ impl Others {
                 "expectedPods": pods.len(), "observedGeneration": budget["metadata"]["generation"],
                 "disruptedPods": null,
             });
-            let path = format!(
-                "/apis/policy/v1/namespaces/default/poddisruptionbudgets/{}/status",
-                name(&budget)
-            );
+            let path =
+                format!("/apis/policy/v1/namespaces/default/poddisruptionbudgets/{}/status", name(&budget));
             let known = &budget["status"];
             if known["disruptionsAllowed"] != status["disruptionsAllowed"]
                 || known["observedGeneration"] != status["observedGeneration"]
@@ -167,7 +165,8 @@ impl Others {
                 let mut conditions = conditions.clone();
                 conditions[ready.unwrap()]["status"] = json!("Unknown");
                 conditions[ready.unwrap()]["reason"] = json!("NodeStatusUnknown");
-                conditions[ready.unwrap()]["lastTransitionTime"] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+                conditions[ready.unwrap()]["lastTransitionTime"] =
+                    json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
                 let patch = json!({ "status": { "conditions": conditions } });
                 self.call(Method::PATCH, &format!("/api/v1/nodes/{name}/status"), &patch);
                 self.unknown.insert(name.clone(), Instant::now());
@@ -184,13 +183,18 @@ impl Others {
             let before = of_node.clone();
             let key = |taint: &Value| taint["key"].as_str().unwrap_or_default().to_owned();
             of_node.retain(|taint| {
-                ![UNREACHABLE, NOT_READY].contains(&key(taint).as_str()) || Some(key(taint).as_str()) == wanted
+                ![UNREACHABLE, NOT_READY].contains(&key(taint).as_str())
+                    || Some(key(taint).as_str()) == wanted
             });
             if let Some(wanted) = wanted.filter(|wanted| !of_node.iter().any(|taint| key(taint) == *wanted)) {
                 of_node.push(json!({ "key": wanted, "effect": "NoSchedule" }));
             }
             if before != of_node {
-                self.call(Method::PATCH, &format!("/api/v1/nodes/{name}"), &json!({ "spec": { "taints": of_node } }));
+                self.call(
+                    Method::PATCH,
+                    &format!("/api/v1/nodes/{name}"),
+                    &json!({ "spec": { "taints": of_node } }),
+                );
             }
         }
         let lost = self.unknown.iter().filter(|(_, since)| since.elapsed() > TOLERATION);
@@ -204,7 +208,8 @@ impl Others {
     }
 
     fn collect(&mut self) {
-        let nodes: BTreeSet<String> = self.server.objects("", "nodes").iter().map(|node| name(node)).collect();
+        let nodes: BTreeSet<String> =
+            self.server.objects("", "nodes").iter().map(|node| name(node)).collect();
         let pods = self.server.objects("", "pods");
         let names: BTreeSet<String> = pods.iter().map(|pod| name(pod)).collect();
         self.missing.retain(|pod, _| names.contains(pod));

@@ -50,7 +50,10 @@ pub async fn keep_running(Place { place, seed, server, checks, faults, begun, ki
         let network = Network::new(server.clone(), Arc::clone(&checks), Arc::clone(&faults), name.clone());
         let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(draws.number()).begun(begun));
         let client = Client::new(network.clone(), "default");
-        let work = within(time, kube_node_operator::run(options(client, name.clone(), timing), CancellationToken::new()));
+        let work = within(
+            time,
+            kube_node_operator::run(options(client, name.clone(), timing), CancellationToken::new()),
+        );
         tokio::select! {
             biased;
             () = kills.notified() => checks.note(&format!("{name} is killed by a user")),

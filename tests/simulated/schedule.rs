@@ -167,7 +167,14 @@ impl Schedule {
     }
 
     /// What users do, and the wait for its effect.
-    async fn live(&self, others: &mut Others, checks: &Checks, faults: &Faults, begun: Instant, kills: &Notify) {
+    async fn live(
+        &self,
+        others: &mut Others,
+        checks: &Checks,
+        faults: &Faults,
+        begun: Instant,
+        kills: &Notify,
+    ) {
         let server = others.server().clone();
         others.call(Method::POST, CLASSES, &class(0));
         let mut actions = self.actions.iter().peekable();
@@ -189,7 +196,9 @@ impl Schedule {
             match wanted.unmet(&server) {
                 None if settled.is_some_and(|since| since.elapsed() > STAYS) => break,
                 None => drop(settled.get_or_insert_with(Instant::now)),
-                Some(unmet) if begun.elapsed() > faults.until - begun + SETTLES => checks.violate(&format!("not settled: {unmet}")),
+                Some(unmet) if begun.elapsed() > faults.until - begun + SETTLES => {
+                    checks.violate(&format!("not settled: {unmet}"))
+                }
                 Some(_) => settled = None,
             }
         }
@@ -233,7 +242,11 @@ impl Schedule {
             }
             Action::Mark(n) => {
                 if let Some(path) = nth(others, *n) {
-                    others.call(Method::PATCH, &path, &json!({ "metadata": { "labels": { "example.com/team": "x" } } }));
+                    others.call(
+                        Method::PATCH,
+                        &path,
+                        &json!({ "metadata": { "labels": { "example.com/team": "x" } } }),
+                    );
                 }
             }
             Action::Run(pods, always) => {
@@ -303,8 +316,10 @@ impl Wanted {
                 return Some(format!("{} is on its way out", name(&set)));
             }
             if status["observedGeneration"] != set["metadata"]["generation"]
-                || status["replicas"].as_u64().unwrap_or_default() != spec["replicas"].as_u64().unwrap_or_default()
-                || status["readyReplicas"].as_u64().unwrap_or_default() != spec["replicas"].as_u64().unwrap_or_default()
+                || status["replicas"].as_u64().unwrap_or_default()
+                    != spec["replicas"].as_u64().unwrap_or_default()
+                || status["readyReplicas"].as_u64().unwrap_or_default()
+                    != spec["replicas"].as_u64().unwrap_or_default()
             {
                 return Some(format!("status of {}: {status}", name(&set)));
             }

@@ -115,7 +115,8 @@ impl ApiServer {
     /// patch. Returns the code and the object, or the `Status` of a refusal.
     pub fn write(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
         let media = if method == Method::PATCH { "application/merge-patch+json" } else { JSON };
-        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, media).body(()).unwrap();
+        let request =
+            Request::builder().method(method).uri(path).header(CONTENT_TYPE, media).body(()).unwrap();
         let call = ApiRequest::parse(&request.into_parts().0);
         let Target::Objects { kind, namespace, name, subresource } = &call.target else {
             return (404, Value::Null);
@@ -193,6 +194,9 @@ impl ApiServer {
             Target::Other(path) if path == "/version" => {
                 let version = json!({ "major": "1", "minor": "36", "gitVersion": "v1.36.3" });
                 Ok(encoded(200, &version, Form::default()))
+            }
+            Target::Other(path) if path.starts_with("/openapi/v3/apis/kube-node.io/") => {
+                Ok(encoded(200, &definitions(), Form::default()))
             }
             Target::Other(_) => {
                 Err(Refusal::new(404, "NotFound", "the server could not find the requested resource"))
@@ -355,6 +359,18 @@ fn filter(call: &ApiRequest, namespace: Option<String>) -> Result<Filter, Refusa
     let selector =
         |parameter| Selector::parse(call.text(parameter).unwrap_or_default()).map_err(Refusal::bad);
     Ok(Filter { namespace, labels: selector("labelSelector")?, fields: selector("fieldSelector")? })
+}
+
+/// OpenAPI document of our own kinds.
+fn definitions() -> Value {
+    let schemas: serde_json::Map<String, Value> = kube_node_api::crds()
+        .into_iter()
+        .filter_map(|crd| {
+            let schema = crd.spec.versions.into_iter().next()?.schema?.open_api_v3_schema?;
+            Some((format!("io.kube-node.v1alpha1.{}", crd.spec.names.kind), json!(schema)))
+        })
+        .collect();
+    json!({ "openapi": "3.0.0", "components": { "schemas": schemas } })
 }
 
 /// The scale of a `NodeSet`.
