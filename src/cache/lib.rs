@@ -18,7 +18,7 @@ mod resource_list;
 mod version;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -110,14 +110,14 @@ struct Lists {
 }
 
 struct Objects<V> {
-    by_key: HashMap<String, Arc<V>>,
+    by_key: BTreeMap<String, Arc<V>>,
     by_index: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl<V: View> Default for Cache<V> {
     fn default() -> Self {
         Self {
-            objects: RwLock::new(Objects { by_key: HashMap::new(), by_index: BTreeMap::new() }),
+            objects: RwLock::new(Objects { by_key: BTreeMap::new(), by_index: BTreeMap::new() }),
             handlers: RwLock::default(),
             order: Mutex::default(),
             in_sync: AtomicBool::new(false),
@@ -160,7 +160,7 @@ impl<V: View> Cache<V> {
         keys.filter_map(|key| objects.by_key.get(key).cloned()).collect()
     }
 
-    /// All objects, in no order.
+    /// All objects, ordered by key.
     pub fn all(&self) -> Vec<Arc<V>> {
         self.objects.read().by_key.values().cloned().collect()
     }

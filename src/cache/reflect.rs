@@ -53,6 +53,7 @@ pub async fn run_protobuf<V: Protobuf>(
     };
     loop {
         tokio::select! {
+            biased;
             error = follow_protobuf(&client, &watch, &cache) => return Err(error),
             () = cache.relist_wanted.notified() => {}
         }
@@ -97,6 +98,7 @@ where
 {
     loop {
         tokio::select! {
+            biased;
             ended = follow(&api, &config, &cache) => return ended,
             () = cache.relist_wanted.notified() => {}
         }

@@ -5,7 +5,11 @@
 //! decides for itself and queues its jobs in the one [`Schedule`]; the coordinator hands changes from one part
 //! to another.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use kube_ext::transport::TransportError;
@@ -38,7 +42,7 @@ const NO_ADDRESS: Duration = Duration::from_mins(1);
 pub struct Coordinator {
     schedule: Schedule,
     /// By UID of the Node.
-    kubelets: HashMap<Arc<str>, Kubelet>,
+    kubelets: BTreeMap<Arc<str>, Kubelet>,
     /// UID of the Node with a machine, by name.
     by_node: HashMap<Arc<str>, Arc<str>>,
     pods: Pods,
@@ -59,7 +63,7 @@ impl Coordinator {
     pub fn new(nodes: Arc<Cache<NodeView>>, pods: Arc<Cache<PodView>>, failover_delay: Duration) -> Self {
         Self {
             schedule: Schedule::new(Instant::now(), failover_delay),
-            kubelets: HashMap::new(),
+            kubelets: BTreeMap::new(),
             by_node: HashMap::new(),
             pods: Pods::new(pods),
             events: EventRecorder::default(),
@@ -77,7 +81,7 @@ impl Coordinator {
         self.kubelets.get_key_value(uid).map(|(uid, kubelet)| kubelet.state(uid))
     }
 
-    /// State of all machines, unordered.
+    /// State of all machines, by UID.
     pub fn list(&self) -> Vec<MachineState> {
         self.kubelets.iter().map(|(uid, kubelet)| kubelet.state(uid)).collect()
     }

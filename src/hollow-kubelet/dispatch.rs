@@ -52,6 +52,7 @@ impl Kubelets {
             // While the concurrency limiter is full, due jobs wait for an answer.
             let is_open = limiter.has_room(running.len());
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => break,
                 Some((priority, overload)) = running.next(), if !running.is_empty() => {
                     *under_way.of(priority) -= 1;

@@ -1,6 +1,6 @@
 //! Pods of all machines: pod admission, pod syncs and the requests that follow.
 
-use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
@@ -92,14 +92,14 @@ pub struct Host<'a> {
 
 /// Pods of all machines of the process.
 pub struct Pods {
-    pods: HashMap<Arc<str>, Pod>,
+    pods: BTreeMap<Arc<str>, Pod>,
     cache: Arc<Cache<PodView>>,
 }
 
 impl Pods {
     /// Creates a part without pods; `cache` has the pods of all machines.
     pub fn new(cache: Arc<Cache<PodView>>) -> Self {
-        Self { pods: HashMap::new(), cache }
+        Self { pods: BTreeMap::new(), cache }
     }
 
     /// Cache of the pods of all machines.

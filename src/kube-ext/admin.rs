@@ -72,6 +72,7 @@ impl Admin {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
@@ -104,6 +105,7 @@ async fn answer(stream: TcpStream, router: Router, permit: ConnectionPermit) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
+        biased;
         served = timeout(REQUEST_LIMIT, connection) => match served {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(%error, "a client of the admin port is gone"),

@@ -89,6 +89,7 @@ impl HollowNode {
         let own_pods = watcher::Config::default().fields(&format!("spec.nodeName={}", args.node));
         let work = async {
             tokio::select! {
+                biased;
                 error = identity.keep() => return Err(error.into()),
                 ended = run_protobuf(client.clone(), own_node, nodes) => ended?,
                 ended = run_protobuf(client.clone(), own_pods, pods) => ended?,

@@ -8,7 +8,7 @@ use kube::{
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 use kube_ext::{connection, leader::Fence};
-use tower::{Layer, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::preflight::Preflight;
 
@@ -90,11 +90,13 @@ impl Access {
     pub(super) fn fenced(&self, fence: &Fence) -> anyhow::Result<Client> {
         if let Some(client) = &self.given {
             let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
+            let fence = fence.clone();
+            // The fence is checked in the task of the caller, whose clock counts.
             let server = service_fn(move |request| {
-                let client = client.clone();
-                async move { client.send(request).await }
+                let (client, fence) = (client.clone(), fence.clone());
+                async move { fence.layer(service_fn(|request| client.send(request))).oneshot(request).await }
             });
-            return Ok(Client::new(fence.layer(server), namespace));
+            return Ok(Client::new(server, namespace));
         }
         connection::fenced(self.config.clone(), fence)
             .with_context(|| format!("cannot make a client for {}", self.url))

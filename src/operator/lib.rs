@@ -83,6 +83,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     let access = options.client.clone();
     let client = access.client()?;
     let cluster = tokio::select! {
+        biased;
         checked = check(&mut options, &client) => checked?,
         () = shutdown.cancelled() => return Ok(()),
     };
@@ -107,6 +108,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     if !leads && let Some(candidate) = &mut election {
         info!("waits: another operator leads");
         tokio::select! {
+            biased;
             won = candidate.win() => won?,
             error = tasks.one_ends() => return Err(error),
             () = shutdown.cancelled() => return leave(election).await,

@@ -93,6 +93,7 @@ impl TaskGroup {
     /// true if all have ended.
     pub(super) async fn supervise(mut self) -> anyhow::Result<bool> {
         tokio::select! {
+            biased;
             ended = self.tasks.join_next() => {
                 if !self.shutdown.is_cancelled() {
                     return Err(ended_by_itself(ended));
@@ -117,6 +118,7 @@ pub(super) async fn hold(
 ) -> anyhow::Result<()> {
     let Some(mut election) = election else { return work.await.map(drop) };
     let has_ended = tokio::select! {
+        biased;
         ended = &mut work => ended?,
         // The fence is closed and another process takes over: work in flight is dropped.
         lost = election.keep() => return Err(lost),

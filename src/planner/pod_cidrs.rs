@@ -7,7 +7,7 @@
 //! component may still associate it with its old Node.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     fmt,
     net::Ipv4Addr,
 };
@@ -100,7 +100,7 @@ pub struct PodCidrBlocks {
     /// Number of taken blocks.
     taken: usize,
     /// Promised blocks by the name of the Node whose creation is under way.
-    promised: HashMap<String, usize>,
+    promised: BTreeMap<String, usize>,
     /// True if an allocation has failed for lack of a free block.
     turned_away: bool,
 }
@@ -119,7 +119,7 @@ impl PodCidrBlocks {
             free: (begin..count).chain(0..begin).collect(),
             waits: vec![true; count],
             taken: 0,
-            promised: HashMap::new(),
+            promised: BTreeMap::new(),
             turned_away: false,
         }
     }

@@ -4,9 +4,7 @@
 //! violation, the log. Invariants: a change is judged once, with the write that made it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -47,9 +45,8 @@ pub struct Checks {
 struct State {
     revision: u64,
     requests: u64,
-    log: VecDeque<String>,
-    digest: DefaultHasher,
-    writes: u64,
+    /// All changes but those of Events, which kube's recorder names by the time of day.
+    log: Vec<String>,
     violation: Option<String>,
     /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
     sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
@@ -78,9 +75,9 @@ impl Checks {
         self.state.lock().requests
     }
 
-    /// Hash of all changes and their order, Events aside: kube's recorder names them by the time of day.
-    pub fn digest(&self) -> u64 {
-        self.state.lock().digest.finish()
+    /// All changes and notes so far, in their order.
+    pub fn log(&self) -> Vec<String> {
+        self.state.lock().log.clone()
     }
 
     pub fn violation(&self) -> Option<String> {
@@ -92,8 +89,8 @@ impl Checks {
         let at = self.begun.elapsed().as_secs_f64();
         let mut state = self.state.lock();
         if state.violation.is_none() {
-            let log: Vec<&str> = state.log.iter().map(String::as_str).collect();
-            state.violation = Some(format!("after {at:.3} s: {what}\n{}", log.join("\n")));
+            let shown = state.log.len().saturating_sub(SHOWN);
+            state.violation = Some(format!("after {at:.3} s: {what}\n{}", state.log[shown..].join("\n")));
         }
     }
 
@@ -102,11 +99,7 @@ impl Checks {
         if std::env::var_os("KUBE_NODE_LOG").is_some() {
             eprintln!("{line}");
         }
-        let mut state = self.state.lock();
-        if state.log.len() == SHOWN {
-            state.log.pop_front();
-        }
-        state.log.push_back(line);
+        self.state.lock().log.push(line);
     }
 
     /// A process sends a write: it must have the right to, and say which object it means.
@@ -152,7 +145,7 @@ impl Checks {
     pub fn judge(&self, server: &ApiServer, by: Option<(&Sent, StatusCode)>) {
         let revision = self.state.lock().revision;
         for change in server.changes_since(revision) {
-            self.log(&change, by.map(|(sent, _)| sent));
+            self.record(&change, by.map(|(sent, _)| sent));
             let found = self.state.lock().judge(server, &change, by.map(|(sent, _)| sent));
             if let Some(found) = found {
                 self.violate(&found);
@@ -167,7 +160,7 @@ impl Checks {
         }
     }
 
-    fn log(&self, change: &Change, by: Option<&Sent>) {
+    fn record(&self, change: &Change, by: Option<&Sent>) {
         let object = &change.after;
         if object["kind"] == "Event" {
             return;
@@ -179,14 +172,7 @@ impl Checks {
         };
         let by = by.map_or("others", |sent| sent.process.as_str());
         let subject = format!("{} {}", object["kind"].as_str().unwrap_or_default(), name(object));
-        {
-            let mut state = self.state.lock();
-            (by, verb, object.to_string()).hash(&mut state.digest);
-            state.writes += 1;
-        }
-        if object["kind"] != "Lease" {
-            self.note(&format!("{by} {verb} {subject}: {}", difference(change)));
-        }
+        self.note(&format!("{by} {verb} {subject}: {}", difference(change)));
     }
 }
 

@@ -58,6 +58,18 @@ impl Others {
         self.server.objects("", "nodes")
     }
 
+    /// Users delete all applications and their budgets.
+    pub fn end_applications(&mut self) {
+        self.wanted.clear();
+        for budget in self.server.objects("policy", "poddisruptionbudgets") {
+            let path = format!("/apis/policy/v1/namespaces/default/poddisruptionbudgets/{}", name(&budget));
+            self.call(Method::DELETE, &path, &Value::Null);
+        }
+        for pod in self.server.objects("", "pods").iter().filter(|pod| !is_leaving(pod)) {
+            self.delete_pod(pod, None);
+        }
+    }
+
     /// One second's work.
     pub async fn work(&mut self) {
         self.own_pods();

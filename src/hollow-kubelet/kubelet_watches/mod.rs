@@ -48,6 +48,7 @@ pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infall
         changed.notify_one();
     });
     tokio::select! {
+        biased;
         never = pods => never,
         _ = others => pending().await,
         never = mounted(api, meter, &mounts, &changed) => never,
@@ -97,6 +98,7 @@ async fn mounted(
         };
         let timer = OptionFuture::from(next_call.map(sleep_until));
         tokio::select! {
+            biased;
             () = changed.notified() => {}
             Some(()) = timer => {}
             Some(_) = calls.next(), if !calls.is_empty() => {}

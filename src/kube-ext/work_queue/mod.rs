@@ -96,6 +96,7 @@ where
         let has_room = running.len() < config.concurrency.max(1);
         let due = if has_room { shared.schedule.lock().next_due() } else { None };
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             Some((key, action)) = running.next(), if !running.is_empty() => {
                 shared.schedule.lock().finish(key, action, Instant::now());

@@ -202,6 +202,7 @@ impl Autoscaler {
         info!(%address, mtls = certificates.is_some(), "cluster-autoscaler is served");
         let mut serving = std::pin::pin!(serving);
         let ended = tokio::select! {
+            biased;
             ended = &mut serving => ended,
             () = self.supervise(health, certificates, shutdown) => serving.await,
         };

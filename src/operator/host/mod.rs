@@ -87,6 +87,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let fenced = access.fenced(leadership.fence())?;
     caches.fill(Some(&group), &fenced, &namespace, &mut tasks);
     tokio::select! {
+        biased;
         // A previous process of this name may not have ended yet.
         won = election.win() => won?,
         error = tasks.one_ends() => return Err(error),

@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::kinds::KINDS;
 
@@ -36,18 +36,13 @@ pub struct Store {
     compacted: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     log: Vec<Change>,
-    changed: watch::Sender<u64>,
+    /// Not a `watch` channel: that one wakes its receivers in a random order.
+    changed: Arc<Notify>,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self {
-            revision: 1,
-            compacted: 0,
-            objects: BTreeMap::new(),
-            log: Vec::new(),
-            changed: watch::Sender::new(1),
-        }
+        Self { revision: 1, compacted: 0, objects: BTreeMap::new(), log: Vec::new(), changed: Arc::default() }
     }
 }
 
@@ -66,12 +61,12 @@ impl Store {
     pub fn compact(&mut self) {
         self.compacted = self.revision;
         self.log.clear();
-        self.changed.send_replace(self.revision);
+        self.changed.notify_waiters();
     }
 
-    /// Receiver of the revision after each change.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// Notified at each change.
+    pub fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
     }
 
     /// An object.
@@ -148,7 +143,7 @@ impl Store {
 
     fn record(&mut self, change: Change) {
         self.log.push(change);
-        self.changed.send_replace(self.revision);
+        self.changed.notify_waiters();
     }
 }
 

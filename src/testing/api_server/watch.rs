@@ -1,7 +1,7 @@
 //! Watches of the in-memory API server: the state to begin with, then each change, bookmarks, and the end after
 //! `timeoutSeconds`; an error event once changes are missing.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
@@ -90,7 +90,7 @@ pub fn start(
 
 impl Watch {
     async fn next(&mut self) -> Option<Bytes> {
-        let mut changes = self.server.store().changes();
+        let changed = self.server.store().changed();
         loop {
             if let Some(frame) = self.queued.pop_front() {
                 return Some(frame);
@@ -98,14 +98,15 @@ impl Watch {
             if self.is_over {
                 return None;
             }
-            changes.borrow_and_update();
+            let mut change = pin!(changed.notified());
+            change.as_mut().enable();
             if self.advance() {
                 continue;
             }
             let wake = self.bookmark.map_or(self.ends, |at| at.min(self.ends));
             tokio::select! {
                 biased;
-                _ = changes.changed() => {}
+                () = change => {}
                 () = sleep_until(wake) => {
                     if Instant::now() >= self.ends {
                         return None;

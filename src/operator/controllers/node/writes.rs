@@ -1,13 +1,13 @@
 //! Writes to Nodes that the watch does not show yet: a reconciliation of the older state would repeat them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube_node_cache::{Cache, NodeView, Written};
 use parking_lot::Mutex;
 
 /// Last writes by name of the Node.
 #[derive(Debug, Default)]
-pub(super) struct Writes(Mutex<HashMap<Arc<str>, Written>>);
+pub(super) struct Writes(Mutex<BTreeMap<Arc<str>, Written>>);
 
 impl Writes {
     /// Records a write that the API server accepted.

@@ -5,7 +5,12 @@
 //! first those of the machines whose Lease ends first. A machine without an identity reports its obstacle and
 //! tries again; the others go on.
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
 
 use hollow_kubelet::{
     DedicatedClient, Hollow, MachineSpec, Settings,
@@ -54,7 +59,7 @@ pub(super) struct DedicatedIdentities {
 
 #[derive(Default)]
 struct Machines {
-    by_uid: HashMap<Arc<str>, DedicatedMachine>,
+    by_uid: BTreeMap<Arc<str>, DedicatedMachine>,
     /// UID of the newest Node of each name.
     by_name: HashMap<Arc<str>, Arc<str>>,
 }
@@ -185,6 +190,7 @@ impl DedicatedIdentities {
         let _counted = scopeguard::guard((), |()| self.meter.machines.dec());
         loop {
             tokio::select! {
+                biased;
                 // As in a kubelet, the watches start again on the new connection.
                 renewed = identity.renewed() => match renewed {
                     Ok(()) => continue,

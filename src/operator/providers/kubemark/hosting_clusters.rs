@@ -277,6 +277,7 @@ impl Follow {
         self.serves(&client).await?;
         self.cluster.set(Connection::Up(client.clone()));
         tokio::select! {
+            biased;
             ended = watch(&self.cluster, client.clone(), &self.selector) => ended,
             changed = self.changed(&client, &version) => changed,
         }
