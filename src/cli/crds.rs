@@ -17,7 +17,7 @@ impl Crds {
     /// Prints or writes both CRDs.
     pub fn run(self) -> anyhow::Result<()> {
         for crd in kube_node_api::crds() {
-            let yaml = serde_norway::to_string(&crd).context("the definition does not serialise")?;
+            let yaml = serde_norway::to_string(crd).context("the definition does not serialise")?;
             match &self.output_dir {
                 None => super::print_line(format_args!("---\n{}", yaml.trim_end())),
                 Some(dir) => {

@@ -59,9 +59,8 @@ pub async fn install(client: &Client) -> anyhow::Result<()> {
 /// namespace.
 pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
     let crd = ApiResource::erase::<CustomResourceDefinition>(&());
-    let crds = kube_node_api::crds()
-        .into_iter()
-        .map(|kind| (DynamicObject::new(&kind.name_any(), &crd), crd.clone()));
+    let crds =
+        kube_node_api::crds().iter().map(|kind| (DynamicObject::new(&kind.name_any(), &crd), crd.clone()));
     remove(client, crds.collect()).await?;
     release_secrets(client).await?;
     let mut objects = all()?;
@@ -180,9 +179,9 @@ fn api(client: &Client, object: &DynamicObject, resource: &ApiResource) -> Api<D
 
 async fn apply_crds(client: &Client) -> anyhow::Result<()> {
     let api = &Api::<CustomResourceDefinition>::all(client.clone());
-    try_join_all(kube_node_api::crds().into_iter().map(|crd| async move {
+    try_join_all(kube_node_api::crds().iter().map(|crd| async move {
         let name = crd.name_any();
-        apply(api, "CustomResourceDefinition", &name, &crd).await?;
+        apply(api, "CustomResourceDefinition", &name, crd).await?;
         let problem = format!("the definition {name} is not served");
         wait_for(api.clone(), &name, conditions::is_crd_established(), ESTABLISH_LIMIT, &problem).await
     }))

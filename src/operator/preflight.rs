@@ -258,12 +258,12 @@ impl Preflight<'_> {
         };
         let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
         for crd in crds() {
-            let kind = crd.spec.names.kind;
+            let kind = &crd.spec.names.kind;
             let mut schemas = schemas.into_iter().flatten();
-            let installed = schemas.find(|(name, _)| name.rsplit('.').next() == Some(&kind));
+            let installed = schemas.find(|(name, _)| name.rsplit('.').next() == Some(kind));
             let Some((_, theirs)) = installed else { return Ok(not_installed()) };
-            for version in crd.spec.versions {
-                let ours = version.schema.and_then(|schema| schema.open_api_v3_schema);
+            for version in &crd.spec.versions {
+                let ours = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
                 let ours = serde_json::to_value(ours).unwrap_or_default();
                 let mut fields = Vec::new();
                 missing_fields(&ours, theirs, "", &mut fields);

@@ -19,7 +19,7 @@ mod write;
 
 use std::{
     convert::Infallible,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
 };
 
@@ -196,7 +196,7 @@ impl ApiServer {
                 Ok(encoded(200, &version, Form::default()))
             }
             Target::Other(path) if path.starts_with("/openapi/v3/apis/kube-node.io/") => {
-                Ok(encoded(200, &definitions(), Form::default()))
+                Ok(encoded(200, &DEFINITIONS, Form::default()))
             }
             Target::Other(_) => {
                 Err(Refusal::new(404, "NotFound", "the server could not find the requested resource"))
@@ -362,16 +362,16 @@ fn filter(call: &ApiRequest, namespace: Option<String>) -> Result<Filter, Refusa
 }
 
 /// OpenAPI document of our own kinds.
-fn definitions() -> Value {
+static DEFINITIONS: LazyLock<Value> = LazyLock::new(|| {
     let schemas: serde_json::Map<String, Value> = kube_node_api::crds()
-        .into_iter()
+        .iter()
         .filter_map(|crd| {
-            let schema = crd.spec.versions.into_iter().next()?.schema?.open_api_v3_schema?;
+            let schema = crd.spec.versions.first()?.schema.as_ref()?.open_api_v3_schema.as_ref()?;
             Some((format!("io.kube-node.v1alpha1.{}", crd.spec.names.kind), json!(schema)))
         })
         .collect();
     json!({ "openapi": "3.0.0", "components": { "schemas": schemas } })
-}
+});
 
 /// The scale of a `NodeSet`.
 fn scale(set: &Value) -> Value {

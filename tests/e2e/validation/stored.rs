@@ -16,7 +16,7 @@ use kube_node_testing::{
 async fn define(client: &Client, versions: impl Fn(&CustomResourceDefinition) -> Value) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for crd in crds() {
-        let change = Patch::Merge(json!({"spec": {"versions": versions(&crd)}}));
+        let change = Patch::Merge(json!({"spec": {"versions": versions(crd)}}));
         api.patch(crd.metadata.name.as_deref().unwrap(), &PatchParams::default(), &change).await.unwrap();
     }
 }
