@@ -1,6 +1,6 @@
 //! Environment of a simulated process: its clocks follow tokio's time, which a test pauses, and its random numbers a seed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use kube_ext::environment::Environment;
@@ -17,15 +17,15 @@ const EPOCH: Timestamp = Timestamp::constant(1_800_000_000, 0);
 pub struct SimulatedTime {
     begun: Instant,
     random: Mutex<Random>,
-    /// Difference between the wall clock and the true time.
-    error: Mutex<SignedDuration>,
+    /// Difference between the wall clock and the true time; the processes of one host share it.
+    error: Arc<Mutex<SignedDuration>>,
 }
 
 impl SimulatedTime {
     /// Creates the environment of a process that begins now.
     pub fn new(seed: u64) -> Self {
         let random = Mutex::new(Random::new(seed));
-        Self { begun: Instant::now(), random, error: Mutex::default() }
+        Self { begun: Instant::now(), random, error: Arc::default() }
     }
 
     /// Creates the environment of a process on a machine that was booted at `begun`, the simulation's beginning.
@@ -33,9 +33,9 @@ impl SimulatedTime {
         Self { begun, ..self }
     }
 
-    /// Sets the wall clock wrong by `error`.
-    pub fn set_error(&self, error: SignedDuration) {
-        *self.error.lock() = error;
+    /// Has the wall clock of a host, which is wrong by `error`.
+    pub fn wrong_by(self, error: Arc<Mutex<SignedDuration>>) -> Self {
+        Self { error, ..self }
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Checks {
 struct State {
     revision: u64,
     requests: u64,
+    /// Writes of the operators other than heartbeats and Events.
+    changing_writes: u64,
     /// All changes but those of Events, which kube's recorder names by the time of day.
     log: Vec<String>,
     violation: Option<String>,
@@ -53,6 +55,8 @@ struct State {
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
     excused: BTreeMap<String, Instant>,
     observed: BTreeMap<String, i64>,
+    /// When each Node was Ready last.
+    ready: BTreeMap<String, Instant>,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
 }
@@ -68,6 +72,11 @@ impl Checks {
             let (seconds, body) = (self.begun.elapsed().as_secs_f64(), sent.json());
             eprintln!("{seconds:>9.3} {} {} {} {body}", sent.process, sent.method, sent.path);
         }
+    }
+
+    /// Number of writes of the operators other than heartbeats and Events.
+    pub fn changing_writes(&self) -> u64 {
+        self.state.lock().changing_writes
     }
 
     /// Number of requests of the processes.
@@ -89,8 +98,10 @@ impl Checks {
         let at = self.begun.elapsed().as_secs_f64();
         let mut state = self.state.lock();
         if state.violation.is_none() {
-            let shown = state.log.len().saturating_sub(SHOWN);
-            state.violation = Some(format!("after {at:.3} s: {what}\n{}", state.log[shown..].join("\n")));
+            let changes = state.log.iter().filter(|line| !line.contains(" changes Lease "));
+            let mut shown: Vec<&str> = changes.rev().take(SHOWN).map(String::as_str).collect();
+            shown.reverse();
+            state.violation = Some(format!("after {at:.3} s: {what}\n{}", shown.join("\n")));
         }
     }
 
@@ -104,6 +115,11 @@ impl Checks {
 
     /// A process sends a write: it must have the right to, and say which object it means.
     pub fn sent(&self, server: &ApiServer, sent: &Sent) {
+        let is_heartbeat = sent.path.contains("/leases")
+            || sent.path.starts_with("/api/v1/nodes/") && sent.path.ends_with("/status");
+        if !is_heartbeat && !sent.path.contains("/events") {
+            self.state.lock().changing_writes += 1;
+        }
         if sent.process.starts_with("operator")
             && !sent.path.contains("/leases")
             && !sent.path.contains("/events")
@@ -271,18 +287,22 @@ impl State {
         if by_us && foreign(before) != foreign(after) {
             return Some(format!("{node} loses what others gave it: {:?}", foreign(before)));
         }
+        if is_ready(before) {
+            self.ready.insert(node.clone(), now);
+        }
+        let was_ready = self.ready.get(&node).is_some_and(|at| at.elapsed() < MEMORY);
         let has_taint = |object: &Value| taints(object).any(|key| key == "kube-node.io/uninitialized");
         if has_taint(before) && !has_taint(after) {
             let leases = server.objects("coordination.k8s.io", "leases");
             let lease = leases
                 .iter()
                 .any(|lease| lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node);
-            if !lease || !is_ready(after) {
-                return Some(format!("{node} is initialized: Ready {}, Lease {lease}", is_ready(after)));
+            if !lease || !was_ready {
+                return Some(format!("{node} is initialized: Ready {was_ready}, Lease {lease}"));
             }
         }
-        let cordoned = before["spec"]["unschedulable"] != true && after["spec"]["unschedulable"] == true;
-        if cordoned && by_us && is_available(before) {
+        let starts_to_drain = !is_draining(before) && is_draining(after);
+        if starts_to_drain && by_us && is_available(before) {
             let left = of_set.iter().filter(|one| is_available(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
@@ -329,9 +349,14 @@ pub fn is_ready(node: &Value) -> bool {
     conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
 }
 
+/// A Node that a user has cordoned is available: its pods run.
 fn is_available(node: &Value) -> bool {
     let initialized = taints(node).all(|key| key != "kube-node.io/uninitialized");
-    initialized && is_ready(node) && node["spec"]["unschedulable"] != true
+    initialized && is_ready(node) && !is_draining(node)
+}
+
+fn is_draining(node: &Value) -> bool {
+    node["metadata"]["annotations"]["kube-node.io/drain-started"].is_string()
 }
 
 /// The parts of an object that a change replaced.

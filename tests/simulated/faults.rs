@@ -10,6 +10,7 @@ use std::{
 
 use http::Method;
 use kube_node_testing::api_server::Random;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A fault of one request, or of watches.
@@ -122,11 +123,29 @@ pub struct Faults {
     /// The fault of one write, by its number.
     pub single: Option<(u64, Fault)>,
     writes: AtomicU64,
+    /// The Node to which an admission policy refuses all writes of the operators.
+    refused: Mutex<Option<String>>,
 }
 
 impl Faults {
     pub fn new(seed: u64, classes: BTreeSet<Fault>, until: Instant, single: Option<(u64, Fault)>) -> Self {
-        Self { seed, classes, until, single, writes: AtomicU64::new(0) }
+        Self { seed, classes, until, single, writes: AtomicU64::new(0), refused: Mutex::default() }
+    }
+
+    /// Refuses all writes to a Node, or to none.
+    pub fn refuse(&self, node: Option<String>) {
+        *self.refused.lock() = node;
+    }
+
+    /// The Node to which writes are refused.
+    pub fn refused(&self) -> Option<String> {
+        self.refused.lock().clone()
+    }
+
+    /// Returns true if writes to this path are refused.
+    pub fn is_refused(&self, path: &str) -> bool {
+        let of_node = path.strip_prefix("/api/v1/nodes/").map(|rest| rest.split('/').next());
+        of_node.flatten().is_some_and(|node| self.refused.lock().as_deref() == Some(node))
     }
 
     /// Number of writes that all processes sent.

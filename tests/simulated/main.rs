@@ -9,6 +9,7 @@ mod network;
 mod others;
 mod process;
 mod schedule;
+mod wanted;
 
 use std::time::Instant;
 

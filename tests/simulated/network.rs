@@ -22,13 +22,14 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tower::Service;
 
 use crate::{
     checks::{Checks, Sent},
     faults::{Fault, Faults},
+    process::Host,
 };
 
 /// Longest usual time of a request on its way, in one direction.
@@ -46,6 +47,7 @@ struct Shared {
     server: ApiServer,
     checks: Arc<Checks>,
     faults: Arc<Faults>,
+    host: Arc<Host>,
     process: String,
     state: Mutex<Way>,
     killed: Notify,
@@ -59,9 +61,15 @@ struct Way {
 }
 
 impl Network {
-    pub fn new(server: ApiServer, checks: Arc<Checks>, faults: Arc<Faults>, process: String) -> Self {
+    pub fn new(
+        server: ApiServer,
+        checks: Arc<Checks>,
+        faults: Arc<Faults>,
+        host: Arc<Host>,
+        process: String,
+    ) -> Self {
         let (state, killed) = (Mutex::default(), Notify::new());
-        Self { shared: Arc::new(Shared { server, checks, faults, process, state, killed }) }
+        Self { shared: Arc::new(Shared { server, checks, faults, host, process, state, killed }) }
     }
 
     /// Kills the process: nothing that it sends arrives any more.
@@ -120,6 +128,14 @@ impl Network {
             sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
         }
         self.alive().await;
+        if is_write && shared.faults.is_refused(head.uri.path()) {
+            return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
+        }
+        let is_cut_off = || shared.host.connected_at().is_some();
+        if is_cut_off() {
+            sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         match fault {
             Some(Fault::LostRequest) => {
                 sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
@@ -145,6 +161,10 @@ impl Network {
         }
         let response = self.serve(request, &sent).await;
         match fault {
+            _ if is_cut_off() => {
+                sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
             Some(Fault::LostAnswer) => {
                 sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
                 return Err(io::ErrorKind::ConnectionReset.into());
@@ -184,15 +204,17 @@ impl Network {
                     let end = begun + after;
                     tokio::select! {
                         biased;
-                        () = tokio::time::sleep_until(end) => return None,
+                        () = sleep_until(end) => return None,
                         frame = frames.next() => frame?,
                     }
                 }
                 None => frames.next().await?,
             };
             sleep(up_to(&mut draws, lag)).await;
-            let frozen = network.shared.faults.freeze(&mut draws);
-            sleep(frozen).await;
+            sleep(network.shared.faults.freeze(&mut draws)).await;
+            while let Some(at) = network.shared.host.connected_at() {
+                sleep_until(at).await;
+            }
             network.alive().await;
             Some((frame, (frames, draws, network)))
         });

@@ -8,7 +8,6 @@ use std::{
 };
 
 use http::Method;
-use jiff::Timestamp;
 use kube_ext::environment;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::checks::{Checks, is_ready, name, taints};
 
-/// Age of a Lease whose Node is Unknown (kube-controller-manager, `--node-monitor-grace-period`).
+/// Time without a sign of life after which a Node is Unknown (kube-controller-manager, `--node-monitor-grace-period`).
 const GRACE: Duration = Duration::from_secs(50);
 /// Time after which the pods of a Node that is Unknown are deleted (`DefaultTolerationSeconds`).
 const TOLERATION: Duration = Duration::from_mins(5);
@@ -24,6 +23,8 @@ const TOLERATION: Duration = Duration::from_mins(5);
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// Taint of a Node whose kubelet is silent.
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Taint of a Node whose machine is gone.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Taint of a Node that reports itself not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
@@ -35,13 +36,15 @@ pub struct Others {
     pub wanted: BTreeMap<String, usize>,
     unknown: BTreeMap<String, Instant>,
     missing: BTreeMap<String, Instant>,
+    /// Last sign of life of each Node's kubelet, and when it was seen.
+    signs: BTreeMap<String, (Value, Instant)>,
     serial: u64,
 }
 
 impl Others {
     pub fn new(server: ApiServer, checks: Arc<Checks>) -> Self {
-        let (wanted, unknown, missing) = <_>::default();
-        Self { server, checks, wanted, unknown, missing, serial: 0 }
+        let (wanted, unknown, missing, signs) = <_>::default();
+        Self { server, checks, wanted, unknown, missing, signs, serial: 0 }
     }
 
     pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
@@ -153,24 +156,29 @@ impl Others {
 
     fn watch_nodes(&mut self) {
         let leases = self.server.objects("coordination.k8s.io", "leases");
-        let renewed: BTreeMap<String, Timestamp> = leases
+        let renewed: BTreeMap<String, &Value> = leases
             .iter()
             .filter(|lease| lease["metadata"]["namespace"] == "kube-node-lease")
-            .filter_map(|lease| Some((name(lease), lease["spec"]["renewTime"].as_str()?.parse().ok()?)))
+            .map(|lease| (name(lease), &lease["spec"]["renewTime"]))
             .collect();
         let now = environment::now();
         let nodes = self.server.objects("", "nodes");
         let names: BTreeSet<String> = nodes.iter().map(|node| name(node)).collect();
         self.unknown.retain(|node, _| names.contains(node));
+        self.signs.retain(|node, _| names.contains(node));
         for node in nodes {
             let name = name(&node);
             let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
             if conditions.is_empty() {
                 continue;
             }
-            let silent = renewed
-                .get(&name)
-                .is_none_or(|at| now.duration_since(*at) > jiff::SignedDuration::try_from(GRACE).unwrap());
+            let heartbeat = conditions.iter().map(|one| &one["lastHeartbeatTime"]);
+            let sign = json!([renewed.get(&name), heartbeat.collect::<Vec<_>>()]);
+            let last = self.signs.entry(name.clone()).or_insert_with(|| (sign.clone(), Instant::now()));
+            if last.0 != sign {
+                *last = (sign, Instant::now());
+            }
+            let silent = last.1.elapsed() > GRACE;
             let ready = conditions.iter().position(|one| one["type"] == "Ready");
             let status = ready.map(|at| conditions[at]["status"].as_str().unwrap_or_default().to_owned());
             if silent && status.as_deref().is_some_and(|status| status != "Unknown") {
@@ -236,6 +244,7 @@ impl Others {
                 self.delete_pod(&pod, Some(0));
             }
         }
+        self.collect_out_of_service();
         // The Lease of a Node goes with it.
         for lease in self.server.objects("coordination.k8s.io", "leases") {
             let owner = &lease["metadata"]["ownerReferences"][0];
@@ -248,6 +257,19 @@ impl Others {
                     name(&lease)
                 );
                 self.call(Method::DELETE, &path, &Value::Null);
+            }
+        }
+    }
+
+    /// Pods of Nodes whose machines are gone: evicted for the taint, then deleted by force (podgc, `gcTerminating`).
+    fn collect_out_of_service(&self) {
+        let nodes = self.server.objects("", "nodes");
+        let is_lost = |node: &Value| !is_ready(node) && taints(node).any(|key| key == OUT_OF_SERVICE);
+        let lost: BTreeSet<String> =
+            nodes.iter().filter(|node| is_lost(node)).map(|node| name(node)).collect();
+        for pod in self.server.objects("", "pods") {
+            if pod["spec"]["nodeName"].as_str().is_some_and(|node| lost.contains(node)) {
+                self.delete_pod(&pod, is_leaving(&pod).then_some(0));
             }
         }
     }

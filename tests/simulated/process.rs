@@ -1,7 +1,8 @@
-//! An operator as a process: it is started, killed at a write, and started again.
+//! An operator as a process on a host of its own: it is started, killed at a write or by a user, and started again.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
+use jiff::SignedDuration;
 use kube::Client;
 use kube_ext::{
     environment::{Environment, within},
@@ -13,6 +14,7 @@ use kube_node_testing::{
     api_server::{ApiServer, Random},
     simulated_time::SimulatedTime,
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -28,27 +30,61 @@ use crate::{
 /// Longest time from a process's end to its next start.
 const RESTART: Duration = Duration::from_secs(10);
 
-/// Place of an operator in a simulation.
-pub struct Place {
-    pub place: usize,
+/// The host that a process runs on.
+#[derive(Default)]
+pub struct Host {
+    killed: Notify,
+    connected_at: Mutex<Option<Instant>>,
+    clock_error: Arc<Mutex<SignedDuration>>,
+}
+
+impl Host {
+    /// Kills the process that runs now.
+    pub fn kill(&self) {
+        self.killed.notify_waiters();
+    }
+
+    /// Cuts the host off from the API server for a time.
+    pub fn cut_off(&self, lasts: Duration) {
+        *self.connected_at.lock() = Some(Instant::now() + lasts);
+    }
+
+    /// When the host is connected again; None: it is connected.
+    pub fn connected_at(&self) -> Option<Instant> {
+        self.connected_at.lock().filter(|at| *at > Instant::now())
+    }
+
+    /// Sets the wall clock wrong.
+    pub fn set_clock_error(&self, error: SignedDuration) {
+        *self.clock_error.lock() = error;
+    }
+}
+
+/// What all processes of a simulation share.
+#[derive(Clone)]
+pub struct Cluster {
     pub seed: u64,
     pub server: ApiServer,
     pub checks: Arc<Checks>,
     pub faults: Arc<Faults>,
     pub begun: Instant,
-    /// Told when users kill all operators.
-    pub kills: Arc<Notify>,
 }
 
-/// Runs an operator again and again.
-pub async fn keep_running(Place { place, seed, server, checks, faults, begun, kills }: Place) {
+/// Runs the operator of a host again and again.
+pub async fn keep_running(
+    Cluster { seed, server, checks, faults, begun }: Cluster,
+    number: usize,
+    host: Arc<Host>,
+) {
     let seconds = Duration::from_secs;
     let Ok(timing) = Timing::new(seconds(15), seconds(10), seconds(2)) else { return };
-    let mut draws = Random::new(seed ^ (place as u64 + 1).rotate_left(40));
+    let mut draws = Random::new(seed ^ (number as u64 + 1).rotate_left(40));
     for life in 0_u64.. {
-        let name = format!("operator-{place}-{life}");
-        let network = Network::new(server.clone(), Arc::clone(&checks), Arc::clone(&faults), name.clone());
-        let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(draws.number()).begun(begun));
+        let name = format!("operator-{number}-{life}");
+        let (checked, faulty) = (Arc::clone(&checks), Arc::clone(&faults));
+        let network = Network::new(server.clone(), checked, faulty, Arc::clone(&host), name.clone());
+        let time = SimulatedTime::new(draws.number()).begun(begun).wrong_by(Arc::clone(&host.clock_error));
+        let time: Arc<dyn Environment> = Arc::new(time);
         let client = Client::new(network.clone(), "default");
         let work = within(
             time,
@@ -56,7 +92,7 @@ pub async fn keep_running(Place { place, seed, server, checks, faults, begun, ki
         );
         tokio::select! {
             biased;
-            () = kills.notified() => checks.note(&format!("{name} is killed by a user")),
+            () = host.killed.notified() => checks.note(&format!("{name} is killed by a user")),
             () = network.killed() => checks.note(&format!("{name} is killed")),
             ended = work => match ended {
                 Err(error) => {

@@ -10,13 +10,14 @@ use kube_node_testing::{
     simulated_time::SimulatedTime,
 };
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
-    checks::{Checks, is_ready, name, set_of, taints},
+    checks::{Checks, name},
     faults::{Fault, Faults},
     others::Others,
-    process,
+    process::{self, Host},
+    wanted::Wanted,
 };
 
 const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
@@ -25,8 +26,10 @@ const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
 const ACTIVE: u64 = 240;
 /// Time within which everything has to settle afterwards.
 const SETTLES: Duration = Duration::from_mins(30);
+/// Time after which nothing is written any more.
+const QUIET_AFTER: Duration = Duration::from_secs(20);
 /// Time for which it has to stay so.
-const STAYS: Duration = Duration::from_secs(45);
+const STAYS: Duration = Duration::from_secs(65);
 
 /// What a user does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +48,14 @@ pub enum Action {
     Mark(usize),
     /// So many pods of an application run, as many of them always.
     Run(usize, usize),
-    /// All operators are killed.
-    KillAll,
+    /// The operator of a host is killed.
+    Kill(usize),
+    /// A host is cut off from the API server for so many seconds.
+    CutOff(usize, u64),
+    /// The wall clock of a host is wrong by so many seconds.
+    ClockError(usize, i64),
+    /// An admission policy refuses all writes of the operators to the n-th Node, until all else has settled.
+    Refuse(usize),
 }
 
 /// All that decides about a run.
@@ -96,14 +105,18 @@ impl Schedule {
         for _ in 0..random.below(8) {
             let set = if random.number() % 4 == 0 { "b" } else { "a" }.to_owned();
             let which = random.below(6);
-            let action = match random.number() % 14 {
+            let host = random.below(2);
+            let action = match random.number() % 18 {
                 0..4 => Action::Scale(set, random.number() % 7),
                 4..7 => Action::Roll(random.number() % 20),
                 7 => Action::DeleteSet(set),
                 8 | 9 => Action::DeleteNode(which),
                 10 => Action::Cordon(which),
                 11 | 12 => Action::Mark(which),
-                _ => Action::KillAll,
+                13 => Action::Refuse(which),
+                14 => Action::CutOff(host, random.number() % 60),
+                15 => Action::ClockError(host, i64::try_from(random.number() % 120).unwrap() - 60),
+                _ => Action::Kill(host),
             };
             actions.push((5 + random.number() % ACTIVE, action));
         }
@@ -141,24 +154,23 @@ impl Schedule {
         for name in ["kube-system", "kube-node-lease", "kube-node-system", "default"] {
             others.call(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
         }
-        let kills = Arc::new(Notify::new());
-        let operators = (0..self.operators)
-            .map(|place| {
-                process::keep_running(process::Place {
-                    place,
-                    seed: self.seed,
-                    server: server.clone(),
-                    checks: Arc::clone(&checks),
-                    faults: Arc::clone(&faults),
-                    begun,
-                    kills: Arc::clone(&kills),
-                })
-            })
+        let hosts: Vec<Arc<Host>> = (0..self.operators).map(|_| Arc::default()).collect();
+        let cluster = process::Cluster {
+            seed: self.seed,
+            server: server.clone(),
+            checks: Arc::clone(&checks),
+            faults: Arc::clone(&faults),
+            begun,
+        };
+        let operators = hosts
+            .iter()
+            .enumerate()
+            .map(|(number, host)| process::keep_running(cluster.clone(), number, Arc::clone(host)))
             .collect::<Vec<_>>();
         tokio::select! {
             biased;
             _ = futures::future::join_all(operators) => checks.violate("no operator is started again"),
-            () = self.live(&mut others, &checks, &faults, begun, &kills) => {}
+            () = self.live(&mut others, &cluster, &hosts) => {}
         }
         Outcome {
             log: checks.log(),
@@ -169,24 +181,17 @@ impl Schedule {
     }
 
     /// What users do, and the wait for its effect.
-    async fn live(
-        &self,
-        others: &mut Others,
-        checks: &Checks,
-        faults: &Faults,
-        begun: Instant,
-        kills: &Notify,
-    ) {
-        let server = others.server().clone();
+    async fn live(&self, others: &mut Others, cluster: &process::Cluster, hosts: &[Arc<Host>]) {
+        let process::Cluster { server, checks, faults, begun, .. } = cluster;
         others.call(Method::POST, CLASSES, &class(0));
         let mut actions = self.actions.iter().peekable();
         let mut wanted = Wanted::default();
-        let mut settled: Option<Instant> = None;
+        let mut settled: Option<(Instant, u64)> = None;
         while checks.violation().is_none() {
             let now = begun.elapsed();
             while let Some((_, action)) = actions.next_if(|(at, _)| Duration::from_secs(*at) <= now) {
                 checks.note(&format!("user: {action:?}"));
-                self.act(action, others, &mut wanted, kills);
+                self.act(action, others, &mut wanted, cluster, hosts);
             }
             if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
                 server.compact();
@@ -197,22 +202,50 @@ impl Schedule {
             }
             // A budget that leaves no room would hold a drain for ever.
             others.end_applications();
-            match wanted.unmet(&server) {
-                None if settled.is_some_and(|since| since.elapsed() > STAYS) => break,
-                None => drop(settled.get_or_insert_with(Instant::now)),
-                Some(unmet) if begun.elapsed() > faults.until - begun + SETTLES => {
-                    checks.violate(&format!("not settled: {unmet}"))
+            let refused = faults.refused();
+            match (wanted.unmet(server, refused.as_deref()), settled) {
+                (None, _) if refused.is_some() => {
+                    checks.note("the policy that refused writes to a Node is deleted");
+                    faults.refuse(None);
                 }
-                Some(_) => settled = None,
+                (None, None) => settled = Some((Instant::now(), 0)),
+                (None, Some((since, 0))) if since.elapsed() > QUIET_AFTER => {
+                    settled = Some((since, checks.changing_writes()));
+                }
+                (None, Some((since, writes))) if since.elapsed() > STAYS => {
+                    let more = checks.changing_writes() - writes;
+                    if more > 0 {
+                        checks.violate(&format!("{more} writes although everything has settled"));
+                    }
+                    break;
+                }
+                (None, _) => {}
+                (Some(unmet), _) if begun.elapsed() > faults.until - *begun + SETTLES => {
+                    checks.violate(&format!("not settled: {unmet}"));
+                }
+                (Some(_), _) => settled = None,
             }
         }
     }
 
-    fn act(&self, action: &Action, others: &mut Others, wanted: &mut Wanted, kills: &Notify) {
+    fn act(
+        &self,
+        action: &Action,
+        others: &mut Others,
+        wanted: &mut Wanted,
+        cluster: &process::Cluster,
+        hosts: &[Arc<Host>],
+    ) {
         let nth = |others: &Others, n: usize| {
             let nodes = others.nodes();
-            nodes.get(n % nodes.len().max(1)).map(|node| format!("/api/v1/nodes/{}", name(node)))
+            nodes.get(n % nodes.len().max(1)).map(|node| name(node))
         };
+        let change = |others: &Others, n: usize, method: Method, patch: &Value| {
+            if let Some(node) = nth(others, n) {
+                others.call(method, &format!("/api/v1/nodes/{node}"), patch);
+            }
+        };
+        let host = |n: usize| &hosts[n % hosts.len()];
         match action {
             Action::Scale(set, replicas) => {
                 let path = format!("{SETS}/{set}");
@@ -233,25 +266,14 @@ impl Schedule {
                 wanted.sets.remove(set);
                 others.call(Method::DELETE, &format!("{SETS}/{set}"), &Value::Null);
             }
-            Action::DeleteNode(n) => {
-                if let Some(path) = nth(others, *n) {
-                    others.call(Method::DELETE, &path, &Value::Null);
-                }
-            }
+            Action::DeleteNode(n) => change(others, *n, Method::DELETE, &Value::Null),
             Action::Cordon(n) => {
-                if let Some(path) = nth(others, *n) {
-                    others.call(Method::PATCH, &path, &json!({ "spec": { "unschedulable": true } }));
-                    wanted.cordons = true;
-                }
+                wanted.cordons = true;
+                change(others, *n, Method::PATCH, &json!({ "spec": { "unschedulable": true } }));
             }
             Action::Mark(n) => {
-                if let Some(path) = nth(others, *n) {
-                    others.call(
-                        Method::PATCH,
-                        &path,
-                        &json!({ "metadata": { "labels": { "example.com/team": "x" } } }),
-                    );
-                }
+                let label = json!({ "metadata": { "labels": { "example.com/team": "x" } } });
+                change(others, *n, Method::PATCH, &label);
             }
             Action::Run(pods, always) => {
                 let budget = json!({
@@ -261,7 +283,16 @@ impl Schedule {
                 others.wanted.insert("app".to_owned(), *pods);
                 others.call(Method::POST, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget);
             }
-            Action::KillAll => kills.notify_waiters(),
+            Action::Kill(n) => host(*n).kill(),
+            Action::CutOff(n, seconds) => host(*n).cut_off(Duration::from_secs(*seconds)),
+            Action::ClockError(n, seconds) => {
+                host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
+            }
+            Action::Refuse(n) => {
+                if let Some(node) = nth(others, *n) {
+                    cluster.faults.refuse(Some(node));
+                }
+            }
         }
     }
 
@@ -294,57 +325,5 @@ impl Environment for Nowhere {
 
     fn random(&self) -> u64 {
         panic!("a task without a process draws a random number")
-    }
-}
-
-/// What users want in the end.
-#[derive(Default)]
-struct Wanted {
-    sets: std::collections::BTreeMap<String, u64>,
-    version: u64,
-    cordons: bool,
-}
-
-impl Wanted {
-    /// What is not as users want it.
-    fn unmet(&self, server: &ApiServer) -> Option<String> {
-        let nodes = server.objects("", "nodes");
-        let version = format!("v1.36.{}", self.version);
-        for node in &nodes {
-            let name = name(node);
-            if !self.sets.contains_key(&set_of(node)) {
-                return Some(format!("{name} has no set"));
-            }
-            if node["metadata"]["deletionTimestamp"].is_string() {
-                return Some(format!("{name} is on its way out"));
-            }
-            if !is_ready(node) || taints(node).next().is_some() && !self.cordons {
-                return Some(format!("{name} is not ready: {}", node["spec"]["taints"]));
-            }
-            if node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
-                return Some(format!("{name} does not have version {version}"));
-            }
-        }
-        for (set, replicas) in &self.sets {
-            let count = nodes.iter().filter(|node| set_of(node) == *set).count() as u64;
-            if count != *replicas {
-                return Some(format!("{set} has {count} Nodes of {replicas}"));
-            }
-        }
-        for set in server.objects("kube-node.io", "nodesets") {
-            let (spec, status) = (&set["spec"], &set["status"]);
-            if set["metadata"]["deletionTimestamp"].is_string() {
-                return Some(format!("{} is on its way out", name(&set)));
-            }
-            if status["observedGeneration"] != set["metadata"]["generation"]
-                || status["replicas"].as_u64().unwrap_or_default()
-                    != spec["replicas"].as_u64().unwrap_or_default()
-                || status["readyReplicas"].as_u64().unwrap_or_default()
-                    != spec["replicas"].as_u64().unwrap_or_default()
-            {
-                return Some(format!("status of {}: {status}", name(&set)));
-            }
-        }
-        None
     }
 }

@@ -1,0 +1,78 @@
+//! What users want in the end, and what is missing.
+
+use std::collections::BTreeMap;
+
+use kube_node_testing::api_server::ApiServer;
+
+use crate::checks::{is_ready, name, set_of, taints};
+
+/// What users want in the end.
+#[derive(Default)]
+pub struct Wanted {
+    /// Replicas by the name of the set.
+    pub sets: BTreeMap<String, u64>,
+    /// Version of the kubelets.
+    pub version: u64,
+    /// True if users have cordoned Nodes.
+    pub cordons: bool,
+}
+
+impl Wanted {
+    /// What is not as users want it. The `refused` Node, to which nobody may write, may stay as it is, and its set
+    /// may have one Node more.
+    pub fn unmet(&self, server: &ApiServer, refused: Option<&str>) -> Option<String> {
+        let nodes = server.objects("", "nodes");
+        let version = format!("v1.36.{}", self.version);
+        let (stuck, free): (Vec<_>, Vec<_>) =
+            nodes.iter().partition(|node| refused == Some(name(node).as_str()));
+        let set_of_stuck = stuck.first().map(|node| set_of(node));
+        for node in free {
+            let name = name(node);
+            if !self.sets.contains_key(&set_of(node)) {
+                return Some(format!("{name} has no set"));
+            }
+            if node["metadata"]["deletionTimestamp"].is_string() {
+                return Some(format!("{name} is on its way out"));
+            }
+            if !is_ready(node) || taints(node).next().is_some() && !self.cordons {
+                return Some(format!("{name} is not ready: {}", node["spec"]["taints"]));
+            }
+            if node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
+                return Some(format!("{name} does not have version {version}"));
+            }
+        }
+        for (set, replicas) in &self.sets {
+            let count = nodes.iter().filter(|node| set_of(node) == *set).count() as u64;
+            let is_stuck = set_of_stuck.as_ref() == Some(set);
+            if count != *replicas && !(is_stuck && count == replicas + 1) {
+                return Some(format!("{set} has {count} Nodes of {replicas}"));
+            }
+        }
+        if let Some(pod) = server.objects("", "pods").first() {
+            return Some(format!("pod {} is left", name(pod)));
+        }
+        for class in server.objects("kube-node.io", "nodeclasses") {
+            if class["status"]["nodes"].as_u64().unwrap_or_default() != nodes.len() as u64 {
+                return Some(format!("status of {}: {}", name(&class), class["status"]));
+            }
+        }
+        for set in server.objects("kube-node.io", "nodesets") {
+            if set_of_stuck == Some(name(&set)) {
+                continue;
+            }
+            let (spec, status) = (&set["spec"], &set["status"]);
+            if set["metadata"]["deletionTimestamp"].is_string() {
+                return Some(format!("{} is on its way out", name(&set)));
+            }
+            if status["observedGeneration"] != set["metadata"]["generation"]
+                || status["replicas"].as_u64().unwrap_or_default()
+                    != spec["replicas"].as_u64().unwrap_or_default()
+                || status["readyReplicas"].as_u64().unwrap_or_default()
+                    != spec["replicas"].as_u64().unwrap_or_default()
+            {
+                return Some(format!("status of {}: {status}", name(&set)));
+            }
+        }
+        None
+    }
+}
