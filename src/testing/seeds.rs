@@ -24,6 +24,15 @@ pub fn first_failure(
     seeds: Range<u64>,
     run: impl Fn(u64) -> Result<(), String> + Sync,
 ) -> Option<(u64, String)> {
+    first_failure_until(seeds, |_| false, run)
+}
+
+/// The first seed that fails of these up to the one at which `ends` returns true.
+pub fn first_failure_until(
+    seeds: Range<u64>,
+    ends: impl Fn(u64) -> bool + Sync,
+    run: impl Fn(u64) -> Result<(), String> + Sync,
+) -> Option<(u64, String)> {
     let next = AtomicU64::new(seeds.start);
     let failed: Mutex<Option<(u64, String)>> = Mutex::default();
     thread::scope(|scope| {
@@ -31,7 +40,7 @@ pub fn first_failure(
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || failed.lock().unwrap().is_some() {
+                    if seed >= seeds.end || ends(seed) || failed.lock().unwrap().is_some() {
                         return;
                     }
                     if let Err(error) = run(seed) {

@@ -302,7 +302,9 @@ impl State {
             }
         }
         let starts_to_drain = !is_draining(before) && is_draining(after);
-        if starts_to_drain && by_us && is_available(before) {
+        // A Node that was unavailable lately may have been so when its drain was decided.
+        let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
+        if starts_to_drain && by_us && is_available(before) && !seemed_lost {
             let left = of_set.iter().filter(|one| is_available(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now

@@ -53,10 +53,6 @@ impl Others {
         answer
     }
 
-    pub fn server(&self) -> &ApiServer {
-        &self.server
-    }
-
     pub fn nodes(&self) -> Vec<Arc<Value>> {
         self.server.objects("", "nodes")
     }

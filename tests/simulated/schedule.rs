@@ -22,7 +22,7 @@ use crate::{
 
 const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
 const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
-/// Seconds in which users act and faults happen.
+/// Seconds in which users of a random schedule act.
 const ACTIVE: u64 = 240;
 /// Time within which everything has to settle afterwards.
 const SETTLES: Duration = Duration::from_mins(30);
@@ -69,6 +69,8 @@ pub struct Schedule {
     pub actions: Vec<(u64, Action)>,
     pub faults: BTreeSet<Fault>,
     pub single: Option<(u64, Fault)>,
+    /// Seconds in which users act and faults happen.
+    pub active: u64,
 }
 
 /// What a run showed.
@@ -126,7 +128,31 @@ impl Schedule {
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
-        Self { seed, operators, surge, unavailable, actions, faults, single: None }
+        Self { seed, operators, surge, unavailable, actions, faults, single: None, active: ACTIVE }
+    }
+
+    /// The schedule without some of its actions and faults: what is left still fails.
+    pub fn shrunk(mut self, fails: impl Fn(&Self) -> bool) -> Self {
+        let mut at = 0;
+        while at < self.actions.len() {
+            let mut fewer = self.clone();
+            fewer.actions.remove(at);
+            if fails(&fewer) { self = fewer } else { at += 1 }
+        }
+        for fault in self.faults.clone() {
+            let mut fewer = self.clone();
+            fewer.faults.remove(&fault);
+            if fails(&fewer) {
+                self = fewer;
+            }
+        }
+        if self.operators > 1 {
+            let alone = Self { operators: 1, ..self.clone() };
+            if fails(&alone) {
+                self = alone;
+            }
+        }
+        self
     }
 
     /// Runs it on a thread of its own time.
@@ -148,7 +174,7 @@ impl Schedule {
         });
         let begun = Instant::now();
         let checks = Arc::new(Checks::new());
-        let until = begun + Duration::from_secs(ACTIVE + 10);
+        let until = begun + Duration::from_secs(self.active + 10);
         let faults = Arc::new(Faults::new(self.seed, self.faults.clone(), until, self.single));
         let mut others = Others::new(server.clone(), Arc::clone(&checks));
         for name in ["kube-system", "kube-node-lease", "kube-node-system", "default"] {

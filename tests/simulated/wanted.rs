@@ -48,7 +48,9 @@ impl Wanted {
                 return Some(format!("{set} has {count} Nodes of {replicas}"));
             }
         }
-        if let Some(pod) = server.objects("", "pods").first() {
+        let pods = server.objects("", "pods");
+        if let Some(pod) = pods.iter().find(|pod| refused.is_none_or(|node| pod["spec"]["nodeName"] != *node))
+        {
             return Some(format!("pod {} is left", name(pod)));
         }
         for class in server.objects("kube-node.io", "nodeclasses") {
