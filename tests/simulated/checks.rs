@@ -55,6 +55,10 @@ struct State {
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
     excused: BTreeMap<String, Instant>,
     observed: BTreeMap<String, i64>,
+    /// Names of all Nodes so far.
+    names: BTreeSet<String>,
+    /// Until when a Node counts that a request of before made a second time.
+    strays: Vec<Instant>,
     /// When each Node was Ready last.
     ready: BTreeMap<String, Instant>,
     /// Pod CIDRs of Nodes.
@@ -251,7 +255,12 @@ impl State {
             self.excused.insert(node.clone(), now + MEMORY);
         }
         if before.is_none() && !set.is_empty() {
-            let count = i64::try_from(of_set.len()).unwrap();
+            // A request that is carried out after its Node was made, and deleted, makes it again: no client can prevent that.
+            self.strays.retain(|until| *until > now);
+            if !self.names.insert(node.clone()) {
+                self.strays.push(now + MEMORY);
+            }
+            let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
             if count > most {
                 return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
             }
