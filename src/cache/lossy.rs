@@ -5,7 +5,7 @@
 //! anyone who may create a pod may write such an annotation. `prost` refuses the whole message for it, and
 //! with that message the whole list.
 //!
-//! A message uses this module by `#[prost(prost_path = "crate::lossy")]`.
+//! A message uses this module by `#[prost(prost_path = "crate::lossy")]`, as `messages!` declares it.
 
 pub use prost::*;
 

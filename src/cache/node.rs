@@ -12,7 +12,7 @@ use strum::IntoStaticStr;
 
 use super::{
     InternedStr, Protobuf, View, intern,
-    protobuf::{ManagedFields, Metadata, ProtobufCondition, ProtobufTaint, at},
+    protobuf::{ManagedFields, Metadata, ProtobufCondition, ProtobufTaint, at, messages},
 };
 
 /// A Node, pruned.
@@ -187,89 +187,51 @@ impl View for NodeView {
     }
 }
 
-/// core/v1 `Node`, as the API server sends it.
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-pub struct ProtobufNode {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<Metadata>,
-    #[prost(message, optional, tag = "2")]
-    spec: Option<Spec>,
-    #[prost(message, optional, tag = "3")]
-    status: Option<Status>,
-}
+messages! {
+    /// core/v1 `Node`, as the API server sends it.
+    pub struct ProtobufNode {
+        metadata: Option<Metadata> = 1 (message, optional);
+        spec: Option<Spec> = 2 (message, optional);
+        status: Option<Status> = 3 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    #[prost(string, tag = "1")]
-    #[serde(rename = "podCIDR")]
-    pod_cidr: String,
-    #[prost(string, tag = "3")]
-    #[serde(rename = "providerID")]
-    provider_id: String,
-    #[prost(bool, tag = "4")]
-    unschedulable: bool,
-    #[prost(message, repeated, tag = "5")]
-    taints: Vec<ProtobufTaint>,
-    #[prost(string, repeated, tag = "7")]
-    #[serde(rename = "podCIDRs")]
-    pod_cidrs: Vec<String>,
-}
+    struct Spec {
+        #[serde(rename = "podCIDR")]
+        pod_cidr: String = 1 (string);
+        #[serde(rename = "providerID")]
+        provider_id: String = 3 (string);
+        unschedulable: bool = 4 (bool);
+        taints: Vec<ProtobufTaint> = 5 (message, repeated);
+        #[serde(rename = "podCIDRs")]
+        pod_cidrs: Vec<String> = 7 (string, repeated);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    #[prost(message, repeated, tag = "4")]
-    conditions: Vec<ProtobufCondition>,
-    #[prost(message, repeated, tag = "5")]
-    addresses: Vec<Address>,
-    #[prost(message, optional, tag = "6")]
-    daemon_endpoints: Option<DaemonEndpoints>,
-    #[prost(message, optional, tag = "7")]
-    node_info: Option<Info>,
-}
+    struct Status {
+        conditions: Vec<ProtobufCondition> = 4 (message, repeated);
+        addresses: Vec<Address> = 5 (message, repeated);
+        daemon_endpoints: Option<DaemonEndpoints> = 6 (message, optional);
+        node_info: Option<Info> = 7 (message, optional);
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct DaemonEndpoints {
-    #[prost(message, optional, tag = "1")]
-    kubelet_endpoint: Option<KubeletEndpoint>,
-}
+    struct DaemonEndpoints {
+        kubelet_endpoint: Option<KubeletEndpoint> = 1 (message, optional);
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct KubeletEndpoint {
-    #[prost(int32, tag = "1")]
-    #[serde(rename = "Port")]
-    port: i32,
-}
+    struct KubeletEndpoint {
+        #[serde(rename = "Port")]
+        port: i32 = 1 (int32);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct Info {
-    #[prost(string, tag = "3")]
-    #[serde(rename = "bootID")]
-    boot_id: String,
-    #[prost(string, tag = "7")]
-    #[serde(rename = "kubeletVersion")]
-    kubelet_version: String,
-}
+    struct Info {
+        #[serde(rename = "bootID")]
+        boot_id: String = 3 (string);
+        kubelet_version: String = 7 (string);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct Address {
-    #[prost(string, tag = "1")]
-    r#type: String,
-    #[prost(string, tag = "2")]
-    address: String,
+    struct Address {
+        r#type: String = 1 (string);
+        address: String = 2 (string);
+    }
 }
 
 impl From<ProtobufNode> for NodeView {

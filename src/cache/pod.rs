@@ -11,7 +11,7 @@ use super::{
     InternedStr, PodSpecView, PodStatus, Protobuf, View, intern,
     pod_protobuf::{ProtobufSpec, Volume},
     pod_status::ProtobufStatus,
-    protobuf::{Metadata, at},
+    protobuf::{Metadata, at, messages},
 };
 
 /// Annotation of a mirror pod, which only the kubelet of its Node can move.
@@ -126,26 +126,18 @@ impl View for PodView {
     }
 }
 
-/// core/v1 `Pod`, as the API server sends it.
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-pub struct ProtobufPod {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<Metadata>,
-    #[prost(message, optional, tag = "2")]
-    spec: Option<ProtobufSpec>,
-    #[prost(message, optional, tag = "3")]
-    status: Option<ProtobufStatus>,
-}
-
-/// core/v1 `PodList`, as the API server sends it.
-#[derive(Clone, PartialEq, Message)]
-#[prost(prost_path = "crate::lossy")]
-pub struct ProtobufPods {
-    /// Pods.
-    #[prost(message, repeated, tag = "2")]
-    pub items: Vec<ProtobufPod>,
+messages! {
+    /// core/v1 `Pod`, as the API server sends it.
+    pub struct ProtobufPod {
+        metadata: Option<Metadata> = 1 (message, optional);
+        spec: Option<ProtobufSpec> = 2 (message, optional);
+        status: Option<ProtobufStatus> = 3 (message, optional);
+    }
+    /// core/v1 `PodList`, as the API server sends it.
+    pub struct ProtobufPods {
+        /// Pods.
+        pub items: Vec<ProtobufPod> = 2 (message, repeated);
+    }
 }
 
 impl From<ProtobufPod> for PodView {

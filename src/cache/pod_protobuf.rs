@@ -12,8 +12,9 @@ use serde::Deserialize;
 
 use super::{
     Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
-    ResourceList, RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount, intern, interner::Interner,
-    protobuf::Amount,
+    ResourceList, RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount, intern,
+    interner::Interner,
+    protobuf::{Amount, messages},
 };
 
 /// Interned specs of all pods in this process.
@@ -21,67 +22,39 @@ static SPECS: LazyLock<Interner<PodSpecView>> = LazyLock::new(Interner::default)
 /// Default of `terminationGracePeriodSeconds`.
 const GRACE_SECONDS: i64 = 30;
 
-/// core/v1 `PodSpec`.
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ProtobufSpec {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) volumes: Vec<Volume>,
-    #[prost(message, repeated, tag = "2")]
-    containers: Vec<ProtobufContainer>,
-    #[prost(string, tag = "3")]
-    restart_policy: String,
-    #[prost(int64, optional, tag = "4")]
-    termination_grace_period_seconds: Option<i64>,
-    #[prost(int64, optional, tag = "5")]
-    active_deadline_seconds: Option<i64>,
-    #[prost(btree_map = "string, string", tag = "7")]
-    node_selector: BTreeMap<String, String>,
-    #[prost(string, tag = "10")]
-    pub(super) node_name: String,
-    #[prost(bool, tag = "11")]
-    host_network: bool,
-    #[prost(message, optional, tag = "18")]
-    affinity: Option<Affinity>,
-    #[prost(message, repeated, tag = "20")]
-    init_containers: Vec<ProtobufContainer>,
-    #[prost(message, repeated, tag = "22")]
-    tolerations: Vec<Toleration>,
-    #[prost(int32, tag = "25")]
-    pub(super) priority: i32,
-    #[prost(message, repeated, tag = "28")]
-    readiness_gates: Vec<ReadinessGate>,
-    #[prost(btree_map = "string, message", tag = "32")]
-    overhead: BTreeMap<String, Amount>,
-    #[prost(message, optional, tag = "36")]
-    os: Option<Os>,
-    #[prost(message, optional, tag = "40")]
-    resources: Option<ProtobufResources>,
-}
+messages! {
+    /// core/v1 `PodSpec`.
+    pub(super) struct ProtobufSpec {
+        pub(super) volumes: Vec<Volume> = 1 (message, repeated);
+        containers: Vec<ProtobufContainer> = 2 (message, repeated);
+        restart_policy: String = 3 (string);
+        termination_grace_period_seconds: Option<i64> = 4 (int64, optional);
+        active_deadline_seconds: Option<i64> = 5 (int64, optional);
+        node_selector: BTreeMap<String, String> = 7 (btree_map = "string, string");
+        pub(super) node_name: String = 10 (string);
+        host_network: bool = 11 (bool);
+        affinity: Option<Affinity> = 18 (message, optional);
+        init_containers: Vec<ProtobufContainer> = 20 (message, repeated);
+        tolerations: Vec<Toleration> = 22 (message, repeated);
+        pub(super) priority: i32 = 25 (int32);
+        readiness_gates: Vec<ReadinessGate> = 28 (message, repeated);
+        overhead: BTreeMap<String, Amount> = 32 (btree_map = "string, message");
+        os: Option<Os> = 36 (message, optional);
+        resources: Option<ProtobufResources> = 40 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-pub(super) struct Volume {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-    #[prost(message, optional, tag = "2")]
-    #[serde(flatten)]
-    source: Option<VolumeSource>,
-}
+    pub(super) struct Volume {
+        pub(super) name: String = 1 (string);
+        #[serde(flatten)]
+        source: Option<VolumeSource> = 2 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct VolumeSource {
-    #[prost(message, optional, tag = "2")]
-    empty_dir: Option<EmptyDir>,
-}
+    struct VolumeSource {
+        empty_dir: Option<EmptyDir> = 2 (message, optional);
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-struct EmptyDir {}
+    struct EmptyDir {}
+}
 
 impl Volume {
     pub(super) fn is_empty_dir(&self) -> bool {
@@ -89,110 +62,59 @@ impl Volume {
     }
 }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct ProtobufContainer {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    image: String,
-    #[prost(message, optional, tag = "8")]
-    resources: Option<ProtobufResources>,
-    #[prost(message, repeated, tag = "9")]
-    volume_mounts: Vec<VolumeMount>,
-    #[prost(message, optional, tag = "11")]
-    readiness_probe: Option<Probe>,
-    #[prost(message, optional, tag = "12")]
-    lifecycle: Option<Lifecycle>,
-    #[prost(message, optional, tag = "22")]
-    startup_probe: Option<Probe>,
-    #[prost(string, tag = "24")]
-    restart_policy: String,
-}
+messages! {
+    struct ProtobufContainer {
+        name: String = 1 (string);
+        image: String = 2 (string);
+        resources: Option<ProtobufResources> = 8 (message, optional);
+        volume_mounts: Vec<VolumeMount> = 9 (message, repeated);
+        readiness_probe: Option<Probe> = 11 (message, optional);
+        lifecycle: Option<Lifecycle> = 12 (message, optional);
+        startup_probe: Option<Probe> = 22 (message, optional);
+        restart_policy: String = 24 (string);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct ProtobufResources {
-    #[prost(btree_map = "string, message", tag = "1")]
-    limits: BTreeMap<String, Amount>,
-    #[prost(btree_map = "string, message", tag = "2")]
-    requests: BTreeMap<String, Amount>,
-}
+    struct ProtobufResources {
+        limits: BTreeMap<String, Amount> = 1 (btree_map = "string, message");
+        requests: BTreeMap<String, Amount> = 2 (btree_map = "string, message");
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct Lifecycle {
-    #[prost(message, optional, tag = "2")]
-    pre_stop: Option<Hook>,
-}
+    struct Lifecycle {
+        pre_stop: Option<Hook> = 2 (message, optional);
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct Hook {
-    #[prost(message, optional, tag = "4")]
-    sleep: Option<Sleep>,
-}
+    struct Hook {
+        sleep: Option<Sleep> = 4 (message, optional);
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct Sleep {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-}
+    struct Sleep {
+        seconds: i64 = 1 (int64);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct ReadinessGate {
-    #[prost(string, tag = "1")]
-    condition_type: String,
-}
+    struct ReadinessGate {
+        condition_type: String = 1 (string);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct Os {
-    #[prost(string, tag = "1")]
-    name: String,
-}
+    struct Os {
+        name: String = 1 (string);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct Affinity {
-    #[prost(message, optional, tag = "1")]
-    node_affinity: Option<NodeAffinity>,
-}
+    struct Affinity {
+        node_affinity: Option<NodeAffinity> = 1 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct NodeAffinity {
-    #[prost(message, optional, tag = "1")]
-    required_during_scheduling_ignored_during_execution: Option<Terms>,
-}
+    struct NodeAffinity {
+        required_during_scheduling_ignored_during_execution: Option<Terms> = 1 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct Terms {
-    #[prost(message, repeated, tag = "1")]
-    node_selector_terms: Vec<ProtobufTerm>,
-}
+    struct Terms {
+        node_selector_terms: Vec<ProtobufTerm> = 1 (message, repeated);
+    }
 
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct ProtobufTerm {
-    #[prost(message, repeated, tag = "1")]
-    match_expressions: Vec<NodeSelectorRequirement>,
-    #[prost(message, repeated, tag = "2")]
-    match_fields: Vec<NodeSelectorRequirement>,
+    struct ProtobufTerm {
+        match_expressions: Vec<NodeSelectorRequirement> = 1 (message, repeated);
+        match_fields: Vec<NodeSelectorRequirement> = 2 (message, repeated);
+    }
 }
 
 impl ProtobufSpec {

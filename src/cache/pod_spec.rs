@@ -7,7 +7,7 @@ use prost::Message;
 use serde::Deserialize;
 use strum::EnumString;
 
-use super::{InternedStr, ResourceList};
+use super::{InternedStr, ResourceList, protobuf::messages};
 
 /// The spec of a pod, pruned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,23 +67,18 @@ pub struct Container {
 /// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].
 pub const TOKEN_VOLUME: &str = "kube-api-access-";
 
-/// Volume mount of a container, pruned.
-#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub struct VolumeMount {
-    /// Name of the volume; [`TOKEN_VOLUME`] for the token volume.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// True for a read-only mount.
-    #[prost(bool, tag = "2")]
-    pub read_only: bool,
-    /// Mount path.
-    #[prost(string, tag = "3")]
-    pub mount_path: String,
-    /// `Enabled` or `IfPossible` if mounts below it are read-only, too.
-    #[prost(string, tag = "7")]
-    pub recursive_read_only: String,
+messages! {
+    /// Volume mount of a container, pruned.
+    pub struct VolumeMount {
+        /// Name of the volume; [`TOKEN_VOLUME`] for the token volume.
+        pub name: String = 1 (string);
+        /// True for a read-only mount.
+        pub read_only: bool = 2 (bool);
+        /// Mount path.
+        pub mount_path: String = 3 (string);
+        /// `Enabled` or `IfPossible` if mounts below it are read-only, too.
+        pub recursive_read_only: String = 7 (string);
+    }
 }
 
 impl VolumeMount {
@@ -109,20 +104,17 @@ pub struct ContainerResources {
     pub limits: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// Times of a probe. The API server sets defaults, so a field that is zero was not sent.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub struct Probe {
-    /// Seconds from the start of the container to the first try.
-    #[prost(int32, tag = "2")]
-    pub initial_delay_seconds: i32,
-    /// Seconds between two tries.
-    #[prost(int32, tag = "4")]
-    pub period_seconds: i32,
-    /// Successes in a row that make the probe pass.
-    #[prost(int32, tag = "5")]
-    pub success_threshold: i32,
+messages! {
+    /// Times of a probe. The API server sets defaults, so a field that is zero was not sent.
+    #[derive(Copy)]
+    pub struct Probe {
+        /// Seconds from the start of the container to the first try.
+        pub initial_delay_seconds: i32 = 2 (int32);
+        /// Seconds between two tries.
+        pub period_seconds: i32 = 4 (int32);
+        /// Successes in a row that make the probe pass.
+        pub success_threshold: i32 = 5 (int32);
+    }
 }
 
 /// Default of `periodSeconds`.
@@ -163,39 +155,28 @@ pub struct NodeSelectorTerm {
     pub labels: Box<[NodeSelectorRequirement]>,
 }
 
-/// Requirement on one label.
-#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub struct NodeSelectorRequirement {
-    /// Key of the label.
-    #[prost(string, tag = "1")]
-    pub key: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
-    #[prost(string, tag = "2")]
-    pub operator: String,
-    /// Values to compare with.
-    #[prost(string, repeated, tag = "3")]
-    pub values: Vec<String>,
-}
+messages! {
+    /// Requirement on one label.
+    pub struct NodeSelectorRequirement {
+        /// Key of the label.
+        pub key: String = 1 (string);
+        /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
+        pub operator: String = 2 (string);
+        /// Values to compare with.
+        pub values: Vec<String> = 3 (string, repeated);
+    }
 
-/// Toleration of taints.
-#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub struct Toleration {
-    /// Key of the taint; empty for any.
-    #[prost(string, tag = "1")]
-    pub key: String,
-    /// `Exists` for any value; `Equal` or empty for `value` only.
-    #[prost(string, tag = "2")]
-    pub operator: String,
-    /// Value of the taint.
-    #[prost(string, tag = "3")]
-    pub value: String,
-    /// Effect of the taint; empty for any.
-    #[prost(string, tag = "4")]
-    pub effect: String,
+    /// Toleration of taints.
+    pub struct Toleration {
+        /// Key of the taint; empty for any.
+        pub key: String = 1 (string);
+        /// `Exists` for any value; `Equal` or empty for `value` only.
+        pub operator: String = 2 (string);
+        /// Value of the taint.
+        pub value: String = 3 (string);
+        /// Effect of the taint; empty for any.
+        pub effect: String = 4 (string);
+    }
 }
 
 impl NodeSelectorRequirement {

@@ -10,7 +10,7 @@ use strum::EnumString;
 
 use super::{
     InternedStr, intern,
-    protobuf::{ProtobufCondition, Time, at},
+    protobuf::{ProtobufCondition, Time, at, messages},
 };
 
 /// Prefix of a kubelet's message that contains the backoff of a container.
@@ -127,93 +127,52 @@ pub struct Terminated {
     pub finished: Option<Timestamp>,
 }
 
-/// core/v1 `PodStatus`, as the API server sends it.
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ProtobufStatus {
-    #[prost(string, tag = "1")]
-    phase: String,
-    #[prost(message, repeated, tag = "2")]
-    conditions: Vec<ProtobufCondition>,
-    #[prost(string, optional, tag = "5")]
-    #[serde(rename = "hostIP")]
-    host_ip: Option<String>,
-    #[prost(string, optional, tag = "6")]
-    #[serde(rename = "podIP")]
-    pod_ip: Option<String>,
-    #[prost(message, optional, tag = "7")]
-    start_time: Option<Time>,
-    #[prost(message, repeated, tag = "8")]
-    container_statuses: Vec<ProtobufContainer>,
-    #[prost(string, tag = "9")]
-    qos_class: String,
-    #[prost(message, repeated, tag = "10")]
-    init_container_statuses: Vec<ProtobufContainer>,
-    #[prost(int64, optional, tag = "17")]
-    observed_generation: Option<i64>,
-}
+messages! {
+    /// core/v1 `PodStatus`, as the API server sends it.
+    pub(super) struct ProtobufStatus {
+        phase: String = 1 (string);
+        conditions: Vec<ProtobufCondition> = 2 (message, repeated);
+        #[serde(rename = "hostIP")]
+        host_ip: Option<String> = 5 (string, optional);
+        #[serde(rename = "podIP")]
+        pod_ip: Option<String> = 6 (string, optional);
+        start_time: Option<Time> = 7 (message, optional);
+        container_statuses: Vec<ProtobufContainer> = 8 (message, repeated);
+        qos_class: String = 9 (string);
+        init_container_statuses: Vec<ProtobufContainer> = 10 (message, repeated);
+        observed_generation: Option<i64> = 17 (int64, optional);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct ProtobufContainer {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, optional, tag = "2")]
-    state: Option<ProtobufState>,
-    #[prost(message, optional, tag = "3")]
-    last_state: Option<ProtobufState>,
-    #[prost(bool, tag = "4")]
-    ready: bool,
-    #[prost(int32, tag = "5")]
-    restart_count: i32,
-    #[prost(bool, tag = "9")]
-    started: bool,
-}
+    struct ProtobufContainer {
+        name: String = 1 (string);
+        state: Option<ProtobufState> = 2 (message, optional);
+        last_state: Option<ProtobufState> = 3 (message, optional);
+        ready: bool = 4 (bool);
+        restart_count: i32 = 5 (int32);
+        started: bool = 9 (bool);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct ProtobufState {
-    #[prost(message, optional, tag = "1")]
-    waiting: Option<Waiting>,
-    #[prost(message, optional, tag = "2")]
-    running: Option<Running>,
-    #[prost(message, optional, tag = "3")]
-    terminated: Option<ProtobufTerminated>,
-}
+    struct ProtobufState {
+        waiting: Option<Waiting> = 1 (message, optional);
+        running: Option<Running> = 2 (message, optional);
+        terminated: Option<ProtobufTerminated> = 3 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct Waiting {
-    #[prost(string, tag = "1")]
-    reason: String,
-    #[prost(string, tag = "2")]
-    message: String,
-}
+    struct Waiting {
+        reason: String = 1 (string);
+        message: String = 2 (string);
+    }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct Running {
-    #[prost(message, optional, tag = "1")]
-    started_at: Option<Time>,
-}
+    struct Running {
+        started_at: Option<Time> = 1 (message, optional);
+    }
 
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct ProtobufTerminated {
-    #[prost(int32, tag = "1")]
-    exit_code: i32,
-    #[prost(string, tag = "3")]
-    reason: String,
-    #[prost(message, optional, tag = "5")]
-    started_at: Option<Time>,
-    #[prost(message, optional, tag = "6")]
-    finished_at: Option<Time>,
+    struct ProtobufTerminated {
+        exit_code: i32 = 1 (int32);
+        reason: String = 3 (string);
+        started_at: Option<Time> = 5 (message, optional);
+        finished_at: Option<Time> = 6 (message, optional);
+    }
 }
 
 impl From<ProtobufStatus> for PodStatus {

@@ -12,56 +12,49 @@ use k8s_openapi::{
 use prost::Message;
 use serde::{Deserialize, Deserializer};
 
-/// meta/v1 `ObjectMeta`.
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Metadata {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, tag = "3")]
-    pub namespace: String,
-    #[prost(string, tag = "5")]
-    pub uid: String,
-    #[prost(string, tag = "6")]
-    pub resource_version: String,
-    #[prost(int64, optional, tag = "7")]
-    pub generation: Option<i64>,
-    #[prost(message, optional, tag = "8")]
-    pub creation_timestamp: Option<Time>,
-    #[prost(message, optional, tag = "9")]
-    pub deletion_timestamp: Option<Time>,
-    #[prost(int64, optional, tag = "10")]
-    pub deletion_grace_period_seconds: Option<i64>,
-    #[prost(btree_map = "string, string", tag = "11")]
-    pub labels: BTreeMap<String, String>,
-    #[prost(btree_map = "string, string", tag = "12")]
-    pub annotations: BTreeMap<String, String>,
-    #[prost(message, repeated, tag = "13")]
-    pub owner_references: Vec<Owner>,
-    #[prost(string, repeated, tag = "14")]
-    pub finalizers: Vec<String>,
-    #[prost(message, repeated, tag = "17")]
-    pub managed_fields: Vec<ManagedFields>,
+/// Declares messages by their fields, as `generated.proto` does: `field: Type = tag (attributes of prost);`.
+macro_rules! messages {
+    ($($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $type:ty = $tag:tt ($($kind:tt)+);)*
+    })*) => {$(
+        #[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
+        #[prost(prost_path = "crate::lossy")]
+        #[serde(rename_all = "camelCase", default)]
+        $(#[$meta])*
+        $vis struct $name {
+            $($(#[$field_meta])* #[prost($($kind)+, tag = $tag)] $field_vis $field: $type,)*
+        }
+    )*};
 }
+pub(super) use messages;
 
-/// meta/v1 `OwnerReference`.
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Owner {
-    #[prost(string, tag = "1")]
-    pub kind: String,
-    #[prost(string, tag = "3")]
-    pub name: String,
-    #[prost(string, tag = "4")]
-    pub uid: String,
-    #[prost(string, tag = "5")]
-    pub api_version: String,
-    #[prost(bool, optional, tag = "6")]
-    pub controller: Option<bool>,
-    #[prost(bool, optional, tag = "7")]
-    pub block_owner_deletion: Option<bool>,
+messages! {
+    /// meta/v1 `ObjectMeta`.
+    pub(super) struct Metadata {
+        pub name: String = 1 (string);
+        pub namespace: String = 3 (string);
+        pub uid: String = 5 (string);
+        pub resource_version: String = 6 (string);
+        pub generation: Option<i64> = 7 (int64, optional);
+        pub creation_timestamp: Option<Time> = 8 (message, optional);
+        pub deletion_timestamp: Option<Time> = 9 (message, optional);
+        pub deletion_grace_period_seconds: Option<i64> = 10 (int64, optional);
+        pub labels: BTreeMap<String, String> = 11 (btree_map = "string, string");
+        pub annotations: BTreeMap<String, String> = 12 (btree_map = "string, string");
+        pub owner_references: Vec<Owner> = 13 (message, repeated);
+        pub finalizers: Vec<String> = 14 (string, repeated);
+        pub managed_fields: Vec<ManagedFields> = 17 (message, repeated);
+    }
+
+    /// meta/v1 `OwnerReference`.
+    pub(super) struct Owner {
+        pub kind: String = 1 (string);
+        pub name: String = 3 (string);
+        pub uid: String = 4 (string);
+        pub api_version: String = 5 (string);
+        pub controller: Option<bool> = 6 (bool, optional);
+        pub block_owner_deletion: Option<bool> = 7 (bool, optional);
+    }
 }
 
 impl From<Owner> for OwnerReference {
@@ -71,28 +64,19 @@ impl From<Owner> for OwnerReference {
     }
 }
 
-/// meta/v1 `ManagedFieldsEntry`.
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-pub(super) struct ManagedFields {
-    #[prost(string, tag = "2")]
-    pub operation: String,
-}
+messages! {
+    /// meta/v1 `ManagedFieldsEntry`.
+    pub(super) struct ManagedFields {
+        pub operation: String = 2 (string);
+    }
 
-/// core/v1 `Taint`.
-#[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ProtobufTaint {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, optional, tag = "2")]
-    value: Option<String>,
-    #[prost(string, tag = "3")]
-    effect: String,
-    #[prost(message, optional, tag = "4")]
-    time_added: Option<Time>,
+    /// core/v1 `Taint`.
+    pub(super) struct ProtobufTaint {
+        key: String = 1 (string);
+        value: Option<String> = 2 (string, optional);
+        effect: String = 3 (string);
+        time_added: Option<Time> = 4 (message, optional);
+    }
 }
 
 impl From<ProtobufTaint> for Taint {
@@ -104,7 +88,7 @@ impl From<ProtobufTaint> for Taint {
 }
 
 /// meta/v1 `Time`.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 #[prost(prost_path = "crate::lossy")]
 pub(super) struct Time {
     #[prost(int64, tag = "1")]
@@ -123,28 +107,21 @@ pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
     Timestamp::from_second(seconds).ok()
 }
 
-/// core/v1 `NodeCondition` and `PodCondition`, which have the same tags.
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ProtobufCondition {
-    #[prost(string, tag = "1")]
-    pub r#type: String,
-    #[prost(string, tag = "2")]
-    pub status: String,
-    #[prost(message, optional, tag = "4")]
-    pub last_transition_time: Option<Time>,
-    #[prost(string, tag = "5")]
-    pub reason: String,
-    #[prost(string, tag = "6")]
-    pub message: String,
-    /// Of pods only.
-    #[prost(int64, optional, tag = "7")]
-    pub observed_generation: Option<i64>,
+messages! {
+    /// core/v1 `NodeCondition` and `PodCondition`, which have the same tags.
+    pub(super) struct ProtobufCondition {
+        pub r#type: String = 1 (string);
+        pub status: String = 2 (string);
+        pub last_transition_time: Option<Time> = 4 (message, optional);
+        pub reason: String = 5 (string);
+        pub message: String = 6 (string);
+        /// Of pods only.
+        pub observed_generation: Option<i64> = 7 (int64, optional);
+    }
 }
 
 /// resource `Quantity`.
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(transparent)]
 pub(super) struct Amount {
