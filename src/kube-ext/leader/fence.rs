@@ -15,12 +15,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures::future::{self, Either, MapErr, Ready, TryFutureExt};
 use http::Request;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use kube::client::Body;
-use tower::{BoxError, Layer, Service};
+use tower::{
+    BoxError, Layer,
+    filter::{Filter, Predicate},
+};
 
 use super::clock::Moment;
 
@@ -70,38 +72,22 @@ impl Fence {
 }
 
 impl<S> Layer<S> for Fence {
-    type Service = FencedService<S>;
+    type Service = Filter<S, Self>;
 
-    fn layer(&self, inner: S) -> FencedService<S> {
-        FencedService { fence: self.clone(), inner }
+    fn layer(&self, inner: S) -> Filter<S, Self> {
+        Filter::new(inner, self.clone())
     }
 }
 
-/// A service that sends writes only while this process leads.
-#[derive(Clone, Debug)]
-pub struct FencedService<S> {
-    fence: Fence,
-    inner: S,
-}
+/// Lets writes pass only while this process leads.
+impl Predicate<Request<Body>> for Fence {
+    type Request = Request<Body>;
 
-impl<S> Service<Request<Body>> for FencedService<S>
-where
-    S: Service<Request<Body>>,
-    S::Error: Into<BoxError>,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = Either<Ready<Result<S::Response, BoxError>>, MapErr<S::Future, fn(S::Error) -> BoxError>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match self.fence.check() {
-            Err(error) if !request.method().is_safe() => Either::Left(future::err(error.into())),
-            _ => Either::Right(self.inner.call(request).map_err(Into::into)),
+    fn check(&mut self, request: Request<Body>) -> Result<Request<Body>, BoxError> {
+        if !request.method().is_safe() {
+            Self::check(self)?;
         }
+        Ok(request)
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 pub use elector::{Loss, Timing};
-pub use fence::{Fence, FencedService, FencedStream, NotLeading};
+pub use fence::{Fence, FencedStream, NotLeading};
 pub use leadership::{LEADER, Leadership, MEMBER};
 
 use self::{
