@@ -8,25 +8,19 @@
 //! `tokio::time`, and start tasks by [`spawn`]. So a simulation repeats a run from its seed, and each simulated
 //! process has clocks of its own.
 
-use std::{
-    cell::RefCell,
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
 use rand::{
-    RngExt, TryRng,
+    RngExt, SeedableRng,
     distr::{
         Distribution, StandardUniform,
         uniform::{SampleRange, SampleUniform},
     },
+    rngs::StdRng,
 };
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, futures::TaskLocalFuture};
 
 /// Clocks and random numbers of a simulated process.
 pub trait Environment: Send + Sync {
@@ -38,23 +32,25 @@ pub trait Environment: Send + Sync {
     fn random(&self) -> u64;
 }
 
-thread_local! {
-    /// Environment of the task that runs on this thread; None for the system's.
-    static CURRENT: RefCell<Option<Arc<dyn Environment>>> = const { RefCell::new(None) };
+/// An environment of a simulation; None for the system's.
+type Simulated = Option<Arc<dyn Environment>>;
+
+tokio::task_local! {
+    static CURRENT: Simulated;
 }
 
 /// The time of day.
 pub fn now() -> Timestamp {
-    with(|environment| environment.map_or_else(Timestamp::now, Environment::now))
+    current().map_or_else(Timestamp::now, |environment| environment.now())
 }
 
 /// Time since the machine's boot, suspended time included. Nobody can set this clock.
 pub fn since_boot() -> Duration {
-    with(|environment| match environment {
+    match current() {
         Some(environment) => environment.since_boot(),
         // Linux has this clock since 2.6.39; without it no leadership would hold.
         None => clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::MAX, Duration::from),
-    })
+    }
 }
 
 /// A random value of its type, uniform.
@@ -62,18 +58,18 @@ pub fn random<T>() -> T
 where
     StandardUniform: Distribution<T>,
 {
-    with(|environment| match environment {
-        Some(environment) => Numbers(environment).random(),
+    match current() {
+        Some(environment) => StdRng::seed_from_u64(environment.random()).random(),
         None => rand::random(),
-    })
+    }
 }
 
 /// A random value in a range, uniform. An empty range has none: that panics.
 pub fn random_range<T: SampleUniform, R: SampleRange<T>>(range: R) -> T {
-    with(|environment| match environment {
-        Some(environment) => Numbers(environment).random_range(range),
+    match current() {
+        Some(environment) => StdRng::seed_from_u64(environment.random()).random_range(range),
         None => rand::random_range(range),
-    })
+    }
 }
 
 /// Starts a task in the environment of the current one.
@@ -86,63 +82,19 @@ where
 
 /// Keeps the environment of the current task for a future that is spawned otherwise, as by a `JoinSet`.
 pub fn inherit<F: Future>(future: F) -> InEnvironment<F> {
-    InEnvironment { environment: CURRENT.with_borrow(Clone::clone), future: Box::pin(future) }
+    CURRENT.scope(current(), future)
 }
 
 /// Gives a future an environment.
 pub fn within<F: Future>(environment: Arc<dyn Environment>, future: F) -> InEnvironment<F> {
-    InEnvironment { environment: Some(environment), future: Box::pin(future) }
+    CURRENT.scope(Some(environment), future)
 }
 
 /// A future that runs in an environment.
-pub struct InEnvironment<F> {
-    environment: Option<Arc<dyn Environment>>,
-    future: Pin<Box<F>>,
-}
+pub type InEnvironment<F> = TaskLocalFuture<Simulated, F>;
 
-impl<F: Future> Future for InEnvironment<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(environment) = &self.environment else { return self.future.as_mut().poll(context) };
-        let _entered = Entered(CURRENT.replace(Some(Arc::clone(environment))));
-        self.future.as_mut().poll(context)
-    }
-}
-
-/// Restores the former environment of the thread when it is dropped.
-struct Entered(Option<Arc<dyn Environment>>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        CURRENT.set(self.0.take());
-    }
-}
-
-/// Random numbers of an environment.
-struct Numbers<'a>(&'a dyn Environment);
-
-impl TryRng for Numbers<'_> {
-    type Error = Infallible;
-
-    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-        Ok((self.0.random() >> 32) as u32)
-    }
-
-    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-        Ok(self.0.random())
-    }
-
-    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
-        for part in bytes.chunks_mut(8) {
-            part.copy_from_slice(&self.0.random().to_le_bytes()[..part.len()]);
-        }
-        Ok(())
-    }
-}
-
-fn with<T>(act: impl FnOnce(Option<&dyn Environment>) -> T) -> T {
-    CURRENT.with_borrow(|current| act(current.as_deref()))
+fn current() -> Simulated {
+    CURRENT.try_with(Clone::clone).unwrap_or_default()
 }
 
 #[cfg(test)]
