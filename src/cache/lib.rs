@@ -101,12 +101,14 @@ pub struct Cache<V> {
     relist_wanted: Notify,
 }
 
-/// Counters of wanted lists: a list that began before the last one was wanted does not count.
+/// State of the lists. A list that began before the last one was wanted does not count.
 #[derive(Debug, Default)]
 struct Lists {
     wanted: u64,
     /// Value of `wanted` when the last list began.
     begun: u64,
+    /// Keys in the list under way; None outside of one.
+    listed: Option<BTreeSet<String>>,
 }
 
 struct Objects<V> {
@@ -210,19 +212,18 @@ impl<V: View> Cache<V> {
     #[doc(hidden)]
     pub fn list_of(&self, objects: impl IntoIterator<Item = V>) {
         self.begin_list();
-        let mut listed = BTreeSet::new();
-        for object in objects {
-            listed.insert(object.key());
-            self.apply(object);
-        }
-        self.complete_list(&listed);
+        objects.into_iter().for_each(|object| self.apply(object));
+        self.complete_list();
     }
 
-    /// Stores a new or changed object.
+    /// Stores a new, changed or listed object.
     fn apply(&self, object: V) {
-        let _order = self.order.lock();
-        let new = Arc::new(object);
-        let old = self.objects.write().insert(new.key(), Arc::clone(&new));
+        let mut lists = self.order.lock();
+        let (key, new) = (object.key(), Arc::new(object));
+        if let Some(listed) = &mut lists.listed {
+            listed.insert(key.clone());
+        }
+        let old = self.objects.write().insert(key, Arc::clone(&new));
         self.notify(old.as_ref(), Some(&new));
     }
 
@@ -249,7 +250,7 @@ impl<V: View> Cache<V> {
     /// Notes that a whole list is about to be requested.
     fn begin_list(&self) {
         let mut lists = self.order.lock();
-        lists.begun = lists.wanted;
+        (lists.begun, lists.listed) = (lists.wanted, Some(BTreeSet::new()));
         self.lists_begun.fetch_add(1, Ordering::AcqRel);
         drop(lists);
         for handler in self.handlers() {
@@ -257,9 +258,9 @@ impl<V: View> Cache<V> {
         }
     }
 
-    /// Completes a list: removes every object that is not in `listed`, whose objects were applied one by one
-    /// already.
-    fn complete_list(&self, listed: &BTreeSet<String>) {
+    /// Completes a list: removes every object that was not applied since its beginning.
+    fn complete_list(&self) {
+        let listed = self.order.lock().listed.take().unwrap_or_default();
         let is_gone = |key: &&String| !listed.contains(*key);
         let gone: Vec<String> = self.objects.read().by_key.keys().filter(is_gone).cloned().collect();
         for key in gone {
@@ -370,8 +371,9 @@ mod tests {
         cache.add_event_handler(log.clone());
         assert_eq!(std::mem::take(&mut *log.0.lock()), ["None Some(Some(\"x\"))"], "what is there is told");
         assert!(!cache.in_sync());
+        cache.begin_list();
         cache.apply(Thing("stays", Some("x")));
-        cache.complete_list(&BTreeSet::from(["stays".to_owned()]));
+        cache.complete_list();
         assert!(cache.in_sync());
         assert_eq!(names(&cache, "x"), ["stays"]);
         assert_eq!(*log.0.lock(), ["None Some(Some(\"x\"))", "Some(Some(\"x\")) None", "relisted"]);
@@ -382,10 +384,10 @@ mod tests {
         let cache = Cache::<Thing>::default();
         cache.begin_list();
         cache.relist();
-        cache.complete_list(&BTreeSet::new());
+        cache.complete_list();
         assert!(!cache.in_sync());
         cache.begin_list();
-        cache.complete_list(&BTreeSet::new());
+        cache.complete_list();
         assert!(cache.in_sync());
         cache.relist();
         assert!(!cache.in_sync());

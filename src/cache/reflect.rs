@@ -1,6 +1,6 @@
 //! Reflectors: fill a cache from a watch for as long as the process lives.
 
-use std::{collections::BTreeSet, error::Error, fmt::Debug, pin::pin, sync::Arc, time::Duration};
+use std::{error::Error, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::{
@@ -67,23 +67,14 @@ async fn follow_protobuf<V: Protobuf>(
     cache: &Cache<V>,
 ) -> ReflectError {
     let kind = V::KIND;
-    let mut listed: Option<BTreeSet<String>> = None;
     let on_event = |event: WatchEvent<'_>| match event {
-        WatchEvent::InitialList => {
-            listed = Some(BTreeSet::new());
-            cache.begin_list();
-        }
+        WatchEvent::InitialList => cache.begin_list(),
         WatchEvent::Object { raw, deleted } => match V::read(raw) {
             Ok(view) if deleted => cache.remove(&view.key()),
-            Ok(view) => {
-                if let Some(listed) = &mut listed {
-                    listed.insert(view.key());
-                }
-                cache.apply(view);
-            }
+            Ok(view) => cache.apply(view),
             Err(error) => warn!(kind, %error, "an object cannot be decoded, and is left out"),
         },
-        WatchEvent::Complete => cache.complete_list(&listed.take().unwrap_or_default()),
+        WatchEvent::Complete => cache.complete_list(),
     };
     let failed = |error: WatchError| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
     watch::follow(client, watch, watch::vital_backoff(), &(), on_event, failed).await
@@ -114,23 +105,11 @@ where
     let mut events =
         pin!(watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(watch::vital_backoff()));
     let kind = K::plural(&());
-    let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => {
-                listed.clear();
-                cache.begin_list();
-            }
-            Ok(Event::InitApply(object)) => {
-                let view = V::from(object);
-                listed.insert(view.key());
-                cache.apply(view);
-            }
-            Ok(Event::InitDone) => {
-                cache.complete_list(&listed);
-                listed = BTreeSet::new();
-            }
-            Ok(Event::Apply(object)) => cache.apply(V::from(object)),
+            Ok(Event::Init) => cache.begin_list(),
+            Ok(Event::InitDone) => cache.complete_list(),
+            Ok(Event::InitApply(object) | Event::Apply(object)) => cache.apply(V::from(object)),
             Ok(Event::Delete(object)) => cache.remove(&V::from(object).key()),
             Err(error) => {
                 let code = refusal(&error).map(|status| status.code).filter(|_| !cache.in_sync());

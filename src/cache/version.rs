@@ -25,8 +25,6 @@ impl Written {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::{super::PodView, *};
     use crate::Cache;
 
@@ -47,7 +45,7 @@ mod tests {
         let cache = Cache::<PodView>::default();
         let list = || {
             cache.begin_list();
-            cache.complete_list(&BTreeSet::new());
+            cache.complete_list();
         };
         list();
         let written = cache.written("1000");
@@ -55,7 +53,7 @@ mod tests {
         cache.begin_list();
         let meanwhile = cache.written("1001");
         assert!(cache.is_stale("7", written), "the list is not complete");
-        cache.complete_list(&BTreeSet::new());
+        cache.complete_list();
         assert!(!cache.is_stale("7", written), "the versions went back");
         assert!(cache.is_stale("7", meanwhile), "the list may be older than the write");
         list();
