@@ -24,18 +24,14 @@ pub struct Subject {
     pub has_extensions: bool,
 }
 
-/// The request cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SubjectError(&'static str);
-
-const NOT_PEM: SubjectError = SubjectError("is not PEM of a CERTIFICATE REQUEST");
-const NOT_A_REQUEST: SubjectError = SubjectError("is no PKCS #10");
-const NOT_TEXT: SubjectError = SubjectError("has a name that is no text");
+/// Reasons why a request cannot be parsed.
+const NOT_PEM: &str = "is not PEM of a CERTIFICATE REQUEST";
+const NOT_A_REQUEST: &str = "is no PKCS #10";
+const NOT_TEXT: &str = "has a name that is no text";
 
 impl Subject {
     /// Parses a request in PEM. The API server has verified its signature.
-    pub fn of(pem: &[u8]) -> Result<Self, SubjectError> {
+    pub fn of(pem: &[u8]) -> Result<Self, &'static str> {
         // Exactly one block with nothing before it: otherwise the signer might read another block.
         let begins = std::str::from_utf8(pem).is_ok_and(|text| {
             text.starts_with("-----BEGIN CERTIFICATE REQUEST-----") && text.matches("-----BEGIN").count() == 1
