@@ -259,37 +259,35 @@ pub enum FailureMode {
 /// Fields of kubemark machines, which are pods.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct KubemarkMachine {
     /// Image of an upstream kubemark; our own hollow kubelet when absent. An image without a tag gets
     /// `provisioning.kubelet.version` as its tag.
     #[schemars(length(max = 1024), extend("x-kubernetes-validations" = [schema::image()]))]
     pub image: Option<String>,
     /// Requests and limits of the pod; requests of 20m and 50Mi, and a limit of 100m, when absent.
-    #[serde(default)]
     #[schemars(schema_with = "schema::requirements")]
     pub resources: Option<ResourceRequirements>,
     /// Node selector of the pod.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::labels")]
     pub node_selector: BTreeMap<String, String>,
     /// Tolerations of the pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
     /// Affinity of the pod.
-    #[serde(default)]
     #[schemars(schema_with = "schema::affinity")]
     pub affinity: Option<Affinity>,
     /// Pull secrets of the pod, in its namespace.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub image_pull_secrets: Vec<LocalRef>,
     /// Additional arguments of the hollow kubelet.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 4096)), extend("x-kubernetes-list-type" = "atomic"))]
     pub extra_args: Vec<String>,
 }

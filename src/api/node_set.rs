@@ -270,19 +270,18 @@ pub enum UnmanagedPods {
 /// Replacement of unhealthy Nodes.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Remediation {
     /// Maximum time until a Node is Ready and initialized; absent, no limit.
     pub node_startup_timeout: Option<GoDuration>,
     /// Conditions that make an initialized Node unhealthy.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type", "status"])
     )]
     pub unhealthy_conditions: Vec<UnhealthyCondition>,
     /// Number or percentage of unhealthy Nodes above which no Node is repaired; 100% when absent.
-    #[serde(default)]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unhealthy: Option<IntOrString>,
     /// Maximum number of concurrent repairs; as many as the budget allows when absent.
@@ -306,24 +305,19 @@ pub struct UnhealthyCondition {
 /// Observed state of a NodeSet.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct NodeSetStatus {
     /// Generation of the spec that this status refers to.
     pub observed_generation: Option<i64>,
     /// Number of Nodes that exist and are not leaving.
-    #[serde(default)]
     pub replicas: i32,
     /// Number of Nodes that are Ready.
-    #[serde(default)]
     pub ready_replicas: i32,
     /// Number of Nodes that have been Ready for `minReadyTime`.
-    #[serde(default)]
     pub available_replicas: i32,
     /// Number of Nodes of the newest revision.
-    #[serde(default)]
     pub updated_replicas: i32,
     /// Number of Nodes that are missing or not available.
-    #[serde(default)]
     pub unavailable_replicas: i32,
     /// Label selector of the Nodes, for the scale subresource.
     pub selector: Option<String>,
@@ -336,12 +330,12 @@ pub struct NodeSetStatus {
     /// Nodes that failed to start one after the other; absent when the last one started.
     pub start_failures: Option<StartFailures>,
     /// Waits of the set, the most important first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub waits: Vec<WaitStatus>,
     /// `Available`, `Progressing` and `Degraded`, each with a reason that names the current wait, and
     /// `Ready`, for tools that follow kstatus.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
