@@ -38,7 +38,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
-use kube_ext::rate::Rate;
+use kube_ext::{call::ApiError, rate::Rate};
 use kube_node_api::{ContainerDefaults, Failures, Resources};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView};
 use parking_lot::Mutex;
@@ -155,7 +155,7 @@ impl Hollow {
 
     /// Reads the last renewal time of every Lease, so that machines of an earlier process are taken over in
     /// the order of Lease expiry. Call before creating machines.
-    pub async fn read_leases(&self) -> kube::Result<()> {
+    pub async fn read_leases(&self) -> Result<(), ApiError> {
         let renewed = node_lease::renewals(&self.shared.client).await?;
         self.shared.coordinator.lock().renewed_before = renewed;
         Ok(())

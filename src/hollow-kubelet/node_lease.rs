@@ -13,7 +13,11 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta, OwnerReference},
 };
 use kube::{Api, Client, api::ListParams};
-use kube_ext::transport::{Body, TransportError, envelope};
+use kube_ext::{
+    call::ApiError,
+    objects::list_pages,
+    transport::{Body, TransportError, envelope},
+};
 use kube_node_api::{names, node_lease, time};
 use serde_json::json;
 
@@ -220,24 +224,13 @@ impl NodeLease {
     }
 }
 
-/// Page size of the Lease list: a process with many Nodes must not hold all Leases at once.
-const PAGE: u32 = 500;
-
 /// Last renewal time of each Lease, by Node name.
-pub async fn renewals(client: &Client) -> kube::Result<HashMap<String, Timestamp>> {
+pub async fn renewals(client: &Client) -> Result<HashMap<String, Timestamp>, ApiError> {
     let leases: Api<ApiLease> = Api::namespaced(client.clone(), NAMESPACE);
-    let (mut renewals, mut params) = (HashMap::new(), ListParams::default().limit(PAGE));
-    loop {
-        let page = leases.list(&params).await?;
-        renewals.extend(page.items.into_iter().filter_map(|lease| {
-            let renewed = lease.spec?.renew_time?;
-            Some((lease.metadata.name?, renewed.0))
-        }));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(renewals),
-        }
-    }
+    let mut renewals = HashMap::new();
+    let renewed = |lease: ApiLease| Some((lease.metadata.name?, lease.spec?.renew_time?.0));
+    list_pages(&leases, "Leases", ListParams::default(), |lease| renewals.extend(renewed(lease))).await?;
+    Ok(renewals)
 }
 
 /// Merge patch that takes over any Lease.

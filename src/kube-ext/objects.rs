@@ -38,7 +38,7 @@ pub async fn list_pages<K: Typed>(
 ) -> Result<(), ApiError> {
     let (mut params, mut visit) = (params.limit(PAGE), visit);
     loop {
-        let page = call(format_args!("list {what}"), api.list(&params)).await?;
+        let page = call(format!("list {what}"), api.list(&params)).await?;
         page.items.into_iter().for_each(&mut visit);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
