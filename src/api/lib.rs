@@ -1,5 +1,6 @@
 //! API types: NodeClass, NodeSet, and the names of all labels, annotations, taints and finalizers. No I/O.
 
+mod architecture;
 mod crds;
 mod duration;
 pub mod generated_name;
@@ -15,6 +16,7 @@ mod shared;
 pub mod taints;
 pub mod time;
 
+pub use architecture::ARCHITECTURE;
 pub use crds::crds;
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{

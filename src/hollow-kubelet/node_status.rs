@@ -7,6 +7,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use http::Method;
 use jiff::Timestamp;
 use kube_ext::transport::{Body, TransportError};
+use kube_node_api::ARCHITECTURE;
 use kube_node_cache::{Cache, NodeView};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -162,20 +163,11 @@ impl Report<'_> {
                 "containerRuntimeVersion": container_runtime,
                 "kubeletVersion": kubelet_version,
                 "operatingSystem": "linux",
-                "architecture": architecture(),
+                "architecture": ARCHITECTURE,
             });
         }
         // The API server refuses a patch with another UID: the field is immutable.
         json!({ "metadata": { "uid": **self.uid }, "status": status }).to_string().into_bytes()
-    }
-}
-
-/// Architecture of this machine, by its Go name.
-const fn architecture() -> &'static str {
-    match std::env::consts::ARCH.as_bytes() {
-        b"x86_64" => "amd64",
-        b"aarch64" => "arm64",
-        _ => std::env::consts::ARCH,
     }
 }
 

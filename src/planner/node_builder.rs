@@ -1,6 +1,6 @@
 //! Builder of Node objects: all fields that a kubelet does not set on a Node that exists already.
 
-use std::{collections::BTreeMap, env::consts};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -8,7 +8,7 @@ use k8s_pb::{
     api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint as PbTaint},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
-use kube_node_api::{generated_name, names};
+use kube_node_api::{ARCHITECTURE, generated_name, names};
 
 use super::{
     revision::ResolvedMachine,
@@ -145,7 +145,7 @@ pub(super) fn ready(status: &str, reason: &str, message: Option<&str>, now: Time
 pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     for prefix in ["kubernetes.io", "beta.kubernetes.io"] {
-        labels.insert(format!("{prefix}/arch"), architecture().to_owned());
+        labels.insert(format!("{prefix}/arch"), ARCHITECTURE.to_owned());
         labels.insert(format!("{prefix}/os"), "linux".to_owned());
     }
     labels.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
@@ -153,15 +153,6 @@ pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<Str
         labels.insert("node.kubernetes.io/instance-type".to_owned(), machine_type.to_owned());
     }
     labels
-}
-
-/// Architecture of this computer, by its Kubernetes name.
-pub(super) fn architecture() -> &'static str {
-    match consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// Values of kube-controller-manager's ttl controller (pkg/controller/ttl in Kubernetes 1.36).

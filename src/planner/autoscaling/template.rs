@@ -8,7 +8,7 @@ use k8s_pb::{
     api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo},
     apimachinery::pkg::{api::resource::Quantity as PbQuantity, apis::meta::v1::ObjectMeta},
 };
-use kube_node_api::{NodeTemplate, Resources};
+use kube_node_api::{ARCHITECTURE, NodeTemplate, Resources};
 
 use super::{GPU_LABEL, ScaleRefusal};
 use crate::{
@@ -77,7 +77,7 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefus
             node_info: Some(NodeSystemInfo {
                 kubelet_version: version.map(|kubelet| kubelet.version.clone()),
                 operating_system: Some("linux".to_owned()),
-                architecture: Some(node_builder::architecture().to_owned()),
+                architecture: Some(ARCHITECTURE.to_owned()),
                 ..NodeSystemInfo::default()
             }),
             ..NodeStatus::default()
