@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, fmt, net::Ipv4Addr};
 
+use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
 /// Addresses of machines: the shared address space of RFC 6598, which no cluster network should use.
@@ -26,11 +27,8 @@ impl Block {
     /// Pod addresses of a podCIDR such as `10.244.1.0/24`, without network, gateway and broadcast address.
     /// None for IPv6 and for a block too small to have any.
     pub fn of_cidr(cidr: &str) -> Option<Self> {
-        let (address, prefix) = cidr.split_once('/')?;
-        let (address, prefix): (Ipv4Addr, u32) = (address.parse().ok()?, prefix.parse().ok()?);
-        let size = 1_u32.checked_shl(32_u32.checked_sub(prefix)?)?;
-        let network = address.to_bits() & !(size - 1);
-        (size >= 4).then(|| Self { first: network + 2, last: network + (size - 2) })
+        let net: Ipv4Net = cidr.parse().ok().filter(|net: &Ipv4Net| (1..=30).contains(&net.prefix_len()))?;
+        Some(Self { first: net.network().to_bits() + 2, last: net.broadcast().to_bits() - 1 })
     }
 
     /// Returns true if the block contains `address`.

@@ -23,6 +23,7 @@ use nix::{
     },
 };
 use parking_lot::Mutex;
+use strum::IntoStaticStr;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     time::sleep,
@@ -67,8 +68,8 @@ impl FromStr for Ports {
     }
 }
 
-/// Reason for which a machine has no port.
-#[derive(Debug, thiserror::Error)]
+/// Reason for which a machine has no port; the names of the variants are labels of the failure metric.
+#[derive(Debug, thiserror::Error, IntoStaticStr)]
 enum ListenError {
     #[error(
         "no port of {ports} is free at {address}: widen --kubelet-ports, or share the machines out to hosts"
@@ -79,18 +80,7 @@ enum ListenError {
     )]
     TooManyFiles { limit: u64 },
     #[error("cannot listen at {address}: give --kubelet-address an address of this machine")]
-    Address { address: Ipv4Addr, source: io::Error },
-}
-
-impl ListenError {
-    /// Reason label of the failure metric.
-    const fn reason(&self) -> &'static str {
-        match self {
-            Self::NoFreePort { .. } => "NoFreePort",
-            Self::TooManyFiles { .. } => "TooManyFiles",
-            Self::Address { .. } => "AddressNotAvailable",
-        }
-    }
+    AddressNotAvailable { address: Ipv4Addr, source: io::Error },
 }
 
 /// Listeners of this process.
@@ -148,8 +138,9 @@ impl ListenerPool {
         };
         self.count(&table);
         opened.unwrap_or_else(|error| {
-            self.metrics.failed(error.reason());
-            if table.logged.insert(error.reason()) {
+            let reason: &str = (&error).into();
+            self.metrics.failed(reason);
+            if table.logged.insert(reason) {
                 warn!(error = chain(&error), "Nodes have no endpoints");
             }
             None
@@ -179,7 +170,7 @@ impl ListenerPool {
         if table.open.len() as u64 + OTHER_FILES + table.dedicated_clients >= self.files {
             return Err(out_of_files());
         }
-        let failed = |source| ListenError::Address { address: self.address, source };
+        let failed = |source| ListenError::AddressNotAvailable { address: self.address, source };
         let listener = match TcpListener::bind(SocketAddrV4::new(self.address, port)) {
             Ok(listener) => listener,
             Err(error) if is_any(&error, [Errno::EADDRINUSE, Errno::EACCES]) => return Ok(false),
@@ -252,7 +243,7 @@ impl ListenerPool {
                     }
                     Ok(None) => {}
                     Err(error) if is_any(&error, OUT_OF_FILES) => {
-                        self.metrics.failed(ListenError::TooManyFiles { limit: self.files }.reason());
+                        self.metrics.failed(ListenError::TooManyFiles { limit: self.files }.into());
                         // The pending connection would keep the listener ready, again and again.
                         sleep(NO_FILE).await;
                         break;
