@@ -14,10 +14,7 @@ use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
 use rand::{
     RngExt, SeedableRng,
-    distr::{
-        Distribution, StandardUniform,
-        uniform::{SampleRange, SampleUniform},
-    },
+    distr::uniform::{SampleRange, SampleUniform},
     rngs::StdRng,
 };
 use tokio::task::{JoinHandle, futures::TaskLocalFuture};
@@ -53,15 +50,9 @@ pub fn since_boot() -> Duration {
     }
 }
 
-/// A random value of its type, uniform.
-pub fn random<T>() -> T
-where
-    StandardUniform: Distribution<T>,
-{
-    match current() {
-        Some(environment) => StdRng::seed_from_u64(environment.random()).random(),
-        None => rand::random(),
-    }
+/// A random number, uniform.
+pub fn random() -> u64 {
+    current().map_or_else(rand::random, |environment| environment.random())
 }
 
 /// A random value in a range, uniform. An empty range has none: that panics.
@@ -125,7 +116,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_and_what_it_spawns_have_their_environment_and_others_the_systems() {
         let of = |boot| -> Arc<dyn Environment> { Arc::new(Fixed(boot, Mutex::new(boot))) };
-        let read = || async { (now(), since_boot(), random::<u64>(), random_range(0..1_000)) };
+        let read = || async { (now(), since_boot(), random(), random_range(0..1_000)) };
         let spawned = || async move {
             let spawned = spawn(async move {
                 tokio::task::yield_now().await;

@@ -87,7 +87,7 @@ impl Context {
         R: Future<Output = Result<Action>>,
     {
         work_queue::run(queue, config, stop, |key| {
-            let (object, id) = (key.to_string(), format!("{:016x}", environment::random::<u64>()));
+            let (object, id) = (key.to_string(), format!("{:016x}", environment::random()));
             let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
             let reconcile = Box::pin(reconcile(key)).inspect_err(ReconcileError::log);
             let reconcile = reconcile.unwrap_or_else(|error| error.action());
