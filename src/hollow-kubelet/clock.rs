@@ -1,9 +1,8 @@
 //! Time on both clocks: the monotonic one for due times, the wall clock for written timestamps.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use kube_ext::environment;
+use kube_node_api::time::passed;
 use tokio::time::Instant;
 
 /// A point in time on both clocks.
@@ -23,13 +22,12 @@ impl Clock {
 
     /// Monotonic time of a future wall-clock time; now for a past one.
     pub fn until(&self, wall: Timestamp) -> Instant {
-        self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
+        self.at + passed(self.wall, wall)
     }
 
     /// Monotonic time of a past wall-clock time; now for a future one.
     pub fn since(&self, wall: Timestamp) -> Instant {
-        let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
-        self.at.checked_sub(ago).unwrap_or(self.at)
+        self.at.checked_sub(passed(wall, self.wall)).unwrap_or(self.at)
     }
 }
 

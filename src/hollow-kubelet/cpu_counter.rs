@@ -1,13 +1,12 @@
 //! Simulated CPU time of a machine.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
+use kube_node_api::time::passed;
 
 /// CPU time between two moments, in nanoseconds of one core.
 pub fn core_nanos(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
-    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
+    u64::try_from(passed(since, now).as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000)
+        .unwrap_or(u64::MAX)
 }
 
 /// CPU time of a machine, counted up at each reading by its usage then: a sum of its pods' counters would go

@@ -30,7 +30,7 @@ pub const SETTINGS: &str = "settings.json";
 const POLL: Duration = Duration::from_secs(1);
 
 /// Description of a machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
     /// Name of its Node.

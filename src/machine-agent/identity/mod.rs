@@ -23,7 +23,7 @@ use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kube::Client;
 use kube_ext::{backoff::Backoff, environment, error::chain};
-use kube_node_api::machine_identity::LIFETIME_MAX;
+use kube_node_api::{machine_identity::LIFETIME_MAX, time::passed};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -168,7 +168,7 @@ impl<P: CredentialStore> Identity<P> {
 
 /// Time until `time`.
 fn until(time: Timestamp) -> Duration {
-    Duration::try_from(time.duration_since(environment::now())).unwrap_or_default()
+    passed(environment::now(), time)
 }
 
 /// Retries until a deadline.

@@ -7,7 +7,7 @@ use hollow_kubelet::{
     fault_injection::{self, Behaviour},
 };
 use jiff::Timestamp;
-use kube_node_api::Failures;
+use kube_node_api::{Failures, time::passed};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -34,7 +34,7 @@ pub struct Presence {
 }
 
 /// State of the proxy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct NodeState {
     machine: Machine,
     /// Fault injection settings.
@@ -53,24 +53,13 @@ pub struct NodeState {
 impl NodeState {
     /// State of a machine about which nothing is known.
     pub fn new(machine: Machine) -> Self {
-        Self {
-            machine,
-            failures: None,
-            boot: None,
-            reported: ReportedStatus::default(),
-            shown: None,
-            last_heartbeat: None,
-            withheld: None,
-            gone: None,
-        }
+        Self { machine, ..Self::default() }
     }
 
     /// Behaviour of the machine at `now`.
     pub fn presence(&self, now: Timestamp) -> Presence {
         let phase = fault_injection::phase(self.failures.as_ref(), boot::age(self.boot, now));
-        let quiet = self
-            .last_heartbeat
-            .map(|heard| Duration::try_from(now.duration_since(heard)).unwrap_or_default());
+        let quiet = self.last_heartbeat.map(|heard| passed(heard, now));
         Presence {
             behaviour: fault_injection::behaviour(self.failures.as_ref(), phase),
             // Before the boot no time passes.

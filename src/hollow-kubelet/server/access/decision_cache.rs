@@ -12,13 +12,8 @@ const MOST: usize = 4_096;
 type Key = [u8; 32];
 
 /// Decisions, each with its expiry.
+#[derive(Default)]
 pub struct DecisionCache<V>(Mutex<HashMap<Key, (V, Instant)>>);
-
-impl<V> Default for DecisionCache<V> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
 
 impl<V: Clone> DecisionCache<V> {
     /// Cached decision for `key` that is valid at `now`.
