@@ -27,36 +27,23 @@ const DEFAULT_NODES: i32 = 10;
 /// The wait ends when no further node gets Ready for this long. A total limit would cut off large fleets.
 const STALL: Duration = Duration::from_secs(90);
 
-/// Nodes that a cluster starts with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nodes {
-    /// None: no NodeClass and no NodeSet are created.
-    #[default]
-    None,
-    /// The replicas of the existing NodeSet, or 10.
-    Keep,
-    /// Exactly this number.
-    Exactly(i32),
-}
-
-/// Applies the NodeClass and the NodeSet and waits until every node is Ready. Returns the number of nodes.
+/// Applies the NodeClass and the NodeSet and waits until every node is Ready. Returns the number of nodes: `nodes`, else the
+/// replicas of the existing NodeSet, or 10.
 ///
 /// Hollow nodes beside a real node carry a taint: a pod whose containers must run may not land on a hollow node.
 pub(super) async fn bring_up(
     client: &Client,
-    nodes: Nodes,
+    nodes: Option<i32>,
     beside_real_node: bool,
     progress: &Progress,
 ) -> anyhow::Result<i32> {
     let sets = Api::<NodeSet>::all(client.clone());
-    let desired = match nodes {
-        Nodes::None => return Ok(0),
-        Nodes::Exactly(nodes) => nodes,
-        Nodes::Keep => {
-            let set = sets.get_opt(NODE_SET).await;
-            let set = set.with_context(|| format!("cannot read the NodeSet {NODE_SET}"))?;
-            set.map_or(DEFAULT_NODES, |set| set.spec.replicas)
-        }
+    let desired = if let Some(nodes) = nodes {
+        nodes
+    } else {
+        let set = sets.get_opt(NODE_SET).await;
+        let set = set.with_context(|| format!("cannot read the NodeSet {NODE_SET}"))?;
+        set.map_or(DEFAULT_NODES, |set| set.spec.replicas)
     };
     for manifest in objects(desired, beside_real_node)? {
         apply_manifest(client, &manifest).await?;

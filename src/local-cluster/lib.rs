@@ -35,7 +35,7 @@ mod template;
 
 pub use binaries::Binaries;
 pub use component::{Component, ComponentArg};
-pub use fleet::{NODE_SET, Nodes, count_nodes};
+pub use fleet::{NODE_SET, count_nodes};
 pub use health::{Probe, client_of};
 pub use kube_ext::files;
 pub use layout::Layout;

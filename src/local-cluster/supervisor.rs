@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use clap::{Args, value_parser};
 use kube::Client;
 use kube_ext::connection::own_address;
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ use super::{
     executable::own_program,
     files::{read, write_private, write_public},
     flags,
-    fleet::{self, Nodes},
+    fleet,
     health::{Probe, client_of},
     kubeconfig,
     layout::{DirLock, GRACE, Layout},
@@ -62,29 +63,42 @@ const USERS: [(&str, &str, &[&str]); 3] = [
 /// Service accounts of our namespace with a kubeconfig: `<name>.kubeconfig` for `kube-node-<name>`.
 const SERVICE_ACCOUNTS: [&str; 3] = ["operator", "hollow", "hollow-host"];
 
-/// Options of a cluster.
-#[derive(Clone, Debug, Default)]
+/// Options of a cluster, as arguments of the command that starts it.
+#[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Data folder; the user's default one when absent.
+    /// Number of nodes; that of the last start when absent, or 10
+    #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(0..=100_000))]
+    nodes: Option<i32>,
+    /// Folder of the cluster; the user's default one when absent
+    #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Folder of the control plane's programs; located or built when absent.
-    pub binaries: Option<PathBuf>,
-    /// Port of kube-apiserver on 127.0.0.1; that of the last start or a free one when absent.
-    pub port: Option<u16>,
-    /// Further addresses of this machine for kube-apiserver, at the same port.
-    pub listen_addresses: Vec<IpAddr>,
-    /// Further arguments of the components.
-    pub component_args: Vec<ComponentArg>,
-    /// True if the operator runs; without it nothing turns a NodeSet into Nodes.
-    pub with_operator: bool,
-    /// Initial nodes; none without the operator.
-    pub nodes: Nodes,
-    /// True if the operator serves cluster-autoscaler.
-    pub autoscaler: bool,
-    /// True if the kubelets of hollow machines are served, to every authorized client.
-    pub kubelets: bool,
-    /// A real node with containers, in addition to hollow nodes.
-    pub real_node: Option<real_node::Options>,
+    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and for a real
+    /// node of kubelet and kube-proxy; located or built when absent
+    #[arg(long, value_name = "DIR")]
+    binaries: Option<PathBuf>,
+    /// Port of kube-apiserver on 127.0.0.1; that of the last start or a free one when absent
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Further address of this machine at which kube-apiserver is reached, at the same port; may be repeated
+    ///
+    /// For machines in another cluster and for other clients. The server's certificate contains the address.
+    /// Kubemark machines use the first address.
+    #[arg(long, value_name = "ADDRESS")]
+    listen_address: Vec<IpAddr>,
+    /// Do not start the operator, without which nothing turns a NodeSet into nodes; run one yourself
+    #[arg(long)]
+    pub without_operator: bool,
+    /// Serve cluster-autoscaler: make certificates, let the operator listen, and write a cloud-config
+    #[arg(long, conflicts_with = "without_operator")]
+    pub autoscaler_server: bool,
+    /// Do not serve the kubelets of hollow nodes: no logs, exec, port-forward and top
+    #[arg(long, conflicts_with = "without_operator")]
+    without_kubelet_endpoints: bool,
+    #[command(flatten)]
+    real_node: real_node::Options,
+    /// Extra argument for a component, such as kube-apiserver=--v=4; may be repeated
+    #[arg(long, value_name = "COMPONENT=ARG")]
+    component_arg: Vec<ComponentArg>,
 }
 
 /// A cluster supervised by this process.
@@ -111,17 +125,18 @@ pub struct Cluster {
 impl Cluster {
     /// Takes the data folder, stops leftovers of an earlier run, and makes ports, certificates and kubeconfigs.
     pub async fn create(options: Options, progress: &Progress) -> anyhow::Result<Self> {
-        tcp_proxy::check(&options.listen_addresses)?;
-        let programs = options.real_node.as_ref().map(Programs::find).transpose()?;
+        tcp_proxy::check(&options.listen_address)?;
+        let real_node = options.real_node.clone();
+        let programs = if real_node.enabled { Some(Programs::find(&real_node)?) } else { None };
         let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: an unusable folder must be reported before a build of minutes.
         layout.prepare(KUBERNETES_VERSION)?;
         let lock = layout.lock().await?;
         layout.stop_leftovers(&lock).await?;
-        let names = programs_of(options.real_node.as_ref());
+        let names = programs_of(&real_node);
         let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
-        if let Some(real_node) = &options.real_node {
-            Programs::build(real_node, progress).await?;
+        if real_node.enabled {
+            Programs::build(&real_node, progress).await?;
         }
         let id = real_node::id_of(layout.dir());
         let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
@@ -141,14 +156,14 @@ impl Cluster {
         progress: &Progress,
     ) -> anyhow::Result<Self> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
-        let further = distinct(&options.listen_addresses);
+        let further = distinct(&options.listen_address);
         let (ports, reserved_ports) = Ports::choose(options.port, state.ports, &further)?;
         let proxies = tcp_proxy::open_all(&further, ports.apiserver)?;
         let forget_real_node = state.network.is_some() && programs.is_none();
         let id = real_node::id_of(layout.dir());
         let network = programs.as_ref().map(|_| real_node::claim(&id, state.network)).transpose()?;
-        let kubelets = options.kubelets.then(|| kubelet_address(progress));
-        let addresses = Addresses { ports, network, further, autoscaler: options.autoscaler, kubelets };
+        let kubelets = (!options.without_kubelet_endpoints).then(|| kubelet_address(progress));
+        let addresses = Addresses { ports, network, further, autoscaler: options.autoscaler_server, kubelets };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
         state.ports = Some(ports);
         state.network = network;
@@ -162,7 +177,7 @@ impl Cluster {
         let certified: BTreeSet<IpAddr> = link.into_iter().chain(addresses.further.iter().copied()).collect();
         let pki = Pki::ensure(&layout.pki(), &Vec::from_iter(certified))?;
         let admin = write_kubeconfigs(&layout, &addresses, &pki)?;
-        if options.autoscaler {
+        if options.autoscaler_server {
             write_cloud_config(&layout, ports.autoscaler)?;
         }
         if let (Some(programs), Some(network)) = (programs, network) {
@@ -203,7 +218,7 @@ impl Cluster {
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
         let mut nodes = 0;
-        if self.options.with_operator {
+        if !self.options.without_operator {
             progress.step("Starting the operator");
             self.start(Component::Operator).await?;
             nodes = fleet::bring_up(&client, self.options.nodes, self.addresses.network.is_some(), progress)
@@ -276,7 +291,7 @@ impl Cluster {
             _ => self.binaries.path(name),
         };
         let mut args = flags::of(component, &self.layout, &self.addresses);
-        let more = self.options.component_args.iter().filter(|more| more.component == component);
+        let more = self.options.component_arg.iter().filter(|more| more.component == component);
         args.extend(more.map(|more| more.arg.clone()));
         let state = self.state.clone();
         let record = Box::new(move |id| state.record(component, id));
@@ -306,9 +321,9 @@ fn distinct(addresses: &[IpAddr]) -> Vec<IpAddr> {
 }
 
 /// Programs that must be located or built.
-fn programs_of(real_node: Option<&real_node::Options>) -> Vec<&'static str> {
+fn programs_of(real_node: &real_node::Options) -> Vec<&'static str> {
     let mut names = binaries::CONTROL_PLANE.to_vec();
-    if let Some(real_node) = real_node {
+    if real_node.enabled {
         names.extend(binaries::REAL_NODE);
         names.extend(binaries::KUBEMARK.iter().filter(|_| real_node.kubemark));
     }

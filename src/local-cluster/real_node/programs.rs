@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use clap::Args;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -28,16 +29,25 @@ const TOOLS: [&str; 4] = ["ip", "nft", "unshare", "nsenter"];
 /// Folders of root's programs, some of which are not on a user's PATH.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Options of a real node. Programs that are not named are built.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Options of a real node, as arguments of a command.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Real node")]
+#[group(id = "RealNode")]
 pub struct Options {
-    /// Path of containerd; its shim and `ctr` are looked up beside it first.
-    pub containerd: Option<PathBuf>,
-    /// Path of runc.
-    pub runc: Option<PathBuf>,
-    /// Path of the folder of CNI plugins.
-    pub cni_dir: Option<PathBuf>,
-    /// True if the image of upstream kubemark is required; otherwise it is made only if kubemark was built before.
+    /// Add a real node that runs containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
+    #[arg(long = "real-node", id = "real_node")]
+    pub enabled: bool,
+    /// Path of containerd, 2.0 or later, with its shim and ctr; built when absent
+    #[arg(long, value_name = "FILE", requires = "real_node")]
+    containerd: Option<PathBuf>,
+    /// Path of runc; built when absent
+    #[arg(long, value_name = "FILE", requires = "real_node")]
+    runc: Option<PathBuf>,
+    /// Folder of the CNI plugins bridge, host-local, loopback and portmap; built when absent
+    #[arg(long, value_name = "DIR", requires = "real_node")]
+    cni_dir: Option<PathBuf>,
+    /// Import the image of upstream kubemark into the real node; kubemark is built if needed
+    #[arg(long, requires = "real_node")]
     pub kubemark: bool,
 }
 
@@ -114,7 +124,7 @@ impl Programs {
 
 /// Programs that the user does not name.
 fn built_for(options: &Options) -> Vec<&'static str> {
-    let Options { containerd, runc, cni_dir, kubemark: _ } = options;
+    let Options { containerd, runc, cni_dir, .. } = options;
     let mut names = Vec::new();
     if containerd.is_none() {
         names.extend(binaries::CONTAINERD_PROGRAMS);
