@@ -1,5 +1,7 @@
 //! Advice for fields that the provider configuration never had.
 
+use std::{collections::BTreeMap, sync::LazyLock};
+
 use strsim::levenshtein;
 
 /// Maximum edit distance at which a name counts as a typo.
@@ -16,35 +18,9 @@ pub(super) const KNOWN: [&str; 8] = [
     "unhealthyDuration",
 ];
 
-/// Common wrong field names in lower case, each with the corresponding NodeClass field.
-const MEANT: &[(&[&str], &str)] = &[
-    (&["cores", "cpu", "cpus", "numcpus", "vcpus"], "write spec.capacity.cpu in the NodeClass"),
-    (&["memory", "mem", "ram", "memorysize"], "write spec.capacity.memory in the NodeClass"),
-    (
-        &["capacity", "extendedresources", "resourcecapacity", "kubemarkoptions"],
-        "write spec.capacity in the NodeClass, extended resources too",
-    ),
-    (&["labels", "nodelabels"], "write spec.template.labels in the NodeClass"),
-    (&["annotations"], "write spec.template.annotations in the NodeClass"),
-    (&["taints", "registerwithtaints", "nodetaints"], "write spec.template.taints in the NodeClass"),
-    (&["mode", "failuremode"], "write spec.failures.mode in the NodeClass"),
-    (&["resources", "requests", "limits"], "write spec.kubemark.resources in the NodeClass"),
-    (&["nodeselector"], "write spec.kubemark.nodeSelector in the NodeClass"),
-    (&["tolerations"], "write spec.kubemark.tolerations in the NodeClass"),
-    (&["affinity"], "write spec.kubemark.affinity in the NodeClass"),
-    (&["imagepullsecrets", "imagepullsecret"], "write spec.kubemark.imagePullSecrets in the NodeClass"),
-    (
-        &["kubeconfig", "secret", "secretref", "credentialssecret", "credentialssecretref"],
-        "write spec.credentialsSecretRef in the NodeClass",
-    ),
-    (&["replicas", "count"], "write spec.replicas in a NodeSet"),
-    (
-        &["version", "kubeletversion", "kubernetesversion"],
-        "write spec.provisioning.kubelet.version in the NodeClass",
-    ),
-    (&["namespace"], "machines are pods in the namespace kubemark"),
-    (&["providerid"], "kube-node chooses providerIDs itself"),
-];
+/// Common wrong field names in lower case, by the advice for them.
+static MEANT: LazyLock<BTreeMap<String, Vec<String>>> =
+    LazyLock::new(|| serde_norway::from_str(include_str!("fields.yaml")).unwrap_or_default());
 
 /// Advice for an unknown field.
 pub(super) fn advice(field: &str) -> String {
@@ -53,10 +29,10 @@ pub(super) fn advice(field: &str) -> String {
     if let Some((_, known)) = distances.min().filter(|(distance, _)| *distance <= SLIP) {
         return format!("is {known} meant?");
     }
-    let meant = MEANT.iter().find(|(names, _)| names.contains(&&*lower));
+    let meant = MEANT.iter().find(|(_, names)| names.contains(&lower));
     meant.map_or_else(
         || format!("a provider configuration has {}", KNOWN.join(", ")),
-        |(_, advice)| (*advice).to_owned(),
+        |(advice, _)| advice.clone(),
     )
 }
 
@@ -82,7 +58,7 @@ mod tests {
 
     #[test]
     fn no_two_places_share_a_name() {
-        let mut names: Vec<&str> = MEANT.iter().flat_map(|(names, _)| names.iter().copied()).collect();
+        let mut names: Vec<&str> = MEANT.values().flatten().map(String::as_str).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();
