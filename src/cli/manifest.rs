@@ -14,9 +14,16 @@ const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
 /// Private-use characters that mark a string for quotes; no Kubernetes object contains them.
 const QUOTES: [char; 2] = ['\u{f8fe}', '\u{f8ff}'];
 
-/// An object of our API group.
-pub(super) fn object(kind: &str, name: &str, spec: &Value) -> Value {
+/// An object of our API group. Null and empty fields of `spec` are left out.
+pub(super) fn object(kind: &str, name: &str, spec: Value) -> Value {
+    let spec = pruned(spec);
     json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
+}
+
+fn pruned(value: Value) -> Value {
+    let Value::Object(fields) = value else { return value };
+    let fields = fields.into_iter().map(|(key, value)| (key, pruned(value)));
+    fields.filter(|(_, value)| ![json!(null), json!({}), json!([])].contains(value)).collect()
 }
 
 /// Text of a file; `-` is standard input.

@@ -19,7 +19,7 @@ pub(super) async fn probe(client: &Client) -> anyhow::Result<bool> {
     let api = Api::<NodeClass>::all(client.clone());
     let name = format!("kube-node-probe-{:08x}", rand::random::<u32>());
     let spec = json!({ "nodeController": "hollow", "capacity": { "cpu": "1" } });
-    let class = serde_json::from_value(object("NodeClass", &name, &spec))?;
+    let class = serde_json::from_value(object("NodeClass", &name, spec))?;
     call("make a NodeClass to ask with", api.create(&PostParams::default(), &class)).await?;
     let is_accepted_or_refused = |class: Option<&NodeClass>| {
         let status = class.and_then(|class| class.status.as_ref());

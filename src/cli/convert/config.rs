@@ -44,18 +44,15 @@ pub(super) fn find(document: &Value) -> Vec<&Value> {
 pub(super) fn convert(name: &str, config: &Value) -> Converted {
     let mut conversion = Conversion { config, lost: Vec::new(), notes: Vec::new() };
     conversion.check_fields();
-    let mut spec = json!({ "nodeController": "kubemark", "capacity": conversion.capacity() });
-    if let Some(timeout) = conversion.duration("deletionTimeout") {
-        spec["deletionTimeout"] = json!(timeout);
-    }
-    if let Some(failures) = conversion.failures() {
-        spec["failures"] = failures;
-    }
-    if let Some(image) = conversion.image() {
-        spec["kubemark"] = json!({ "image": image });
-    }
+    let spec = json!({
+        "nodeController": "kubemark",
+        "capacity": conversion.capacity(),
+        "deletionTimeout": conversion.duration("deletionTimeout"),
+        "failures": conversion.failures(),
+        "kubemark": { "image": conversion.image() },
+    });
     let Conversion { lost, notes, .. } = conversion;
-    Converted { class: object("NodeClass", name, &spec), lost, notes }
+    Converted { class: object("NodeClass", name, spec), lost, notes }
 }
 
 /// State of one conversion.

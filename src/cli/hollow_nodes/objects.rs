@@ -56,25 +56,21 @@ impl Kind {
 
     /// The NodeClass as JSON.
     pub(super) fn class(&self) -> Value {
-        let mut spec = json!({
+        let spec = json!({
             "nodeController": self.node_controller.name(),
             "machineType": "hollow.medium",
             "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
             "reserved": {"cpu": "100m", "memory": "512Mi"},
+            "provisioning": {"kubelet": {"version": self.kubemark_version}},
+            "kubemark": {"image": self.image()},
         });
-        if let Some(version) = &self.kubemark_version {
-            spec["provisioning"] = json!({ "kubelet": { "version": version } });
-        }
-        if let Some(image) = self.image() {
-            spec["kubemark"] = json!({ "image": image });
-        }
-        object("NodeClass", NAME, &spec)
+        object("NodeClass", NAME, spec)
     }
 }
 
 /// The NodeSet as JSON.
 pub(super) fn set(replicas: i32) -> Value {
-    object("NodeSet", NAME, &json!({ "nodeClassName": NAME, "replicas": replicas }))
+    object("NodeSet", NAME, json!({ "nodeClassName": NAME, "replicas": replicas }))
 }
 
 /// Returns true if an image name has a tag or a digest; the port of a registry is neither.

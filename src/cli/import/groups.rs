@@ -50,7 +50,7 @@ pub(super) fn objects(
     for group in groups {
         let machine_type = group.least.machine_type.as_deref().unwrap_or("node");
         let name = class_names.free(&format!("{prefix}{machine_type}"));
-        classes.push(object("NodeClass", &name, &group.spec(node_controller)?));
+        classes.push(object("NodeClass", &name, group.spec(node_controller)?));
         sets.extend(group.sets(prefix, &name, &mut set_names));
     }
     Ok((classes, sets))
@@ -84,20 +84,17 @@ impl<'a> Group<'a> {
         // A resource without an allocatable amount is reserved entirely.
         let mut reserved = quantity::allocatable(capacity, allocatable)?;
         reserved.retain(|_, amount| amount.0 != "0");
-        let mut spec = json!({ "nodeController": node_controller, "capacity": capacity });
-        if let Some(machine_type) = machine_type {
-            spec["machineType"] = json!(machine_type);
-        }
-        if !reserved.is_empty() {
-            spec["reserved"] = json!(reserved);
-        }
-        if let Some(version) = kubelet {
-            spec["provisioning"]["kubelet"] = json!({ "version": version });
-        }
-        if let Some((name, version)) = runtime {
-            spec["provisioning"]["containerRuntime"] = json!({ "name": name, "version": version });
-        }
-        Ok(spec)
+        let (runtime, version) = runtime.clone().unzip();
+        Ok(json!({
+            "nodeController": node_controller,
+            "capacity": capacity,
+            "machineType": machine_type,
+            "reserved": reserved,
+            "provisioning": {
+                "kubelet": { "version": kubelet },
+                "containerRuntime": { "name": runtime, "version": version },
+            },
+        }))
     }
 
     fn sets(&self, prefix: &str, class: &str, names: &mut Names) -> Vec<Value> {
@@ -115,14 +112,12 @@ impl<'a> Group<'a> {
             let pool = pool.map_or_else(|| class.to_owned(), |pool| format!("{prefix}{pool}"));
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
             let name = names.free(&format!("{pool}{zone}"));
-            let mut spec = json!({ "nodeClassName": class, "replicas": replicas });
-            if !labels.is_empty() {
-                spec["template"]["labels"] = json!(labels);
-            }
-            if !taints.is_empty() {
-                spec["template"]["taints"] = json!(taints);
-            }
-            object("NodeSet", &name, &spec)
+            let template = json!({ "labels": labels, "taints": taints });
+            object(
+                "NodeSet",
+                &name,
+                json!({ "nodeClassName": class, "replicas": replicas, "template": template }),
+            )
         };
         alike.into_iter().map(set).collect()
     }
