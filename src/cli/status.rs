@@ -77,28 +77,26 @@ pub(super) async fn ready_nodes(layout: &Layout) -> anyhow::Result<(i32, i32)> {
 async fn report(layout: &Layout) -> anyhow::Result<Report> {
     let state = layout.load()?;
     let running = state.as_ref().is_some_and(|state| supervisor(state).is_some());
-    let addresses = state.as_ref().and_then(State::addresses);
     let mut components = Vec::new();
-    if let Some(state) = &state {
-        let exists = |component: &Component| state.network.is_some() || *component != Component::RealNode;
+    if let Some(State { addresses, components: processes, .. }) = &state {
+        let exists = |component: &Component| addresses.network.is_some() || *component != Component::RealNode;
         for component in Component::ALL.iter().copied().filter(exists) {
-            let process = state.components.get(&component).copied().filter(|id| id.is_alive());
-            let endpoint = addresses.as_ref().and_then(|addresses| component.health(addresses));
-            let address = addresses.as_ref().and_then(|addresses| component.address(addresses));
+            let process = processes.get(&component).copied().filter(|id| id.is_alive());
+            let (endpoint, address) = (component.health(addresses), component.address(addresses));
             components.push(row(layout, component.name(), process, endpoint, address).await);
         }
-    }
-    if let Some(network) = state.as_ref().and_then(|state| state.network) {
-        let running = real_node::daemons(layout.dir());
-        for daemon in DaemonName::ALL {
-            let process = running.iter().find(|(other, _)| *other == daemon).map(|(_, id)| *id);
-            components.push(row(layout, daemon.name(), process, daemon.health(&network), None).await);
+        if let Some(network) = addresses.network {
+            let running = real_node::daemons(layout.dir());
+            for daemon in DaemonName::ALL {
+                let process = running.iter().find(|(other, _)| *other == daemon).map(|(_, id)| *id);
+                components.push(row(layout, daemon.name(), process, daemon.health(&network), None).await);
+            }
         }
     }
     let healthy =
         components.iter().any(|row| row.name == Component::KubeApiserver.name() && row.health == "ok");
     // The supervisor itself serves these addresses.
-    let reached_at = addresses.filter(|_| running).map(|addresses| addresses.further_urls());
+    let reached_at = state.as_ref().filter(|_| running).map(|state| state.addresses.further_urls());
     Ok(Report {
         running,
         data_dir: layout.dir().to_owned(),

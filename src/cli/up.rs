@@ -54,7 +54,8 @@ impl Up {
         let progress = Progress::stderr();
         let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.options.data_dir.as_deref())?;
-        let Some(created) = stop.run_until_cancelled(Cluster::create(self.options.clone(), &progress)).await else {
+        let Some(created) = stop.run_until_cancelled(Cluster::create(self.options.clone(), &progress)).await
+        else {
             return Ok(());
         };
         let cluster = created?;
@@ -120,7 +121,8 @@ impl Up {
             }
             sleep(POLL).await;
         }
-        let nodes = if self.options.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
+        let nodes =
+            if self.options.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
         super::print_line(summary(&layout, nodes, &self.options));
         Ok(())
     }
@@ -134,7 +136,7 @@ fn summary(layout: &Layout, nodes: i32, options: &Options) -> String {
     };
     let kubeconfig = layout.kubeconfig();
     let kubeconfig = kubeconfig.display();
-    let has_real_node = layout.load().ok().flatten().is_some_and(|state| state.network.is_some());
+    let has_real_node = layout.load().ok().flatten().is_some_and(|state| state.addresses.network.is_some());
     let what = match (options.without_operator, has_real_node) {
         (true, false) => "The control plane is ready; no operator runs.".to_owned(),
         (true, true) => "The control plane and the real node are ready; no operator runs.".to_owned(),

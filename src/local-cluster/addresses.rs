@@ -39,17 +39,21 @@ impl Network {
 }
 
 /// Listen addresses of a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Addresses {
     /// Ports on 127.0.0.1.
+    #[serde(default)]
     pub ports: Ports,
     /// Networks of the real node, if the cluster has one.
     pub network: Option<Network>,
     /// Further addresses of kube-apiserver, at the same port.
+    #[serde(default, rename = "listenAddresses")]
     pub further: Vec<IpAddr>,
     /// True if the operator serves cluster-autoscaler.
+    #[serde(skip)]
     pub autoscaler: bool,
     /// Address at which the kubelets of hollow machines are served.
+    #[serde(skip)]
     pub kubelets: Option<IpAddr>,
 }
 

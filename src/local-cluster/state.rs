@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -13,10 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    addresses::{Addresses, Network},
+    addresses::Addresses,
     component::Component,
     files::{read, write_public},
-    ports::Ports,
     procs::ProcessId,
 };
 
@@ -33,13 +31,9 @@ pub struct State {
     pub kubernetes_version: String,
     /// Folder of the binaries at the last start.
     pub binaries: Option<PathBuf>,
-    /// Ports on 127.0.0.1. A restart reuses those that are still free.
-    pub ports: Option<Ports>,
-    /// Networks of the real node, if there is one. A restart reuses them if they are still free.
-    pub network: Option<Network>,
-    /// Addresses of kube-apiserver besides 127.0.0.1, at the same port.
-    #[serde(default)]
-    pub listen_addresses: Vec<IpAddr>,
+    /// Listen addresses of the running cluster or of its last start. A restart reuses ports and networks that are still free.
+    #[serde(flatten)]
+    pub addresses: Addresses,
     /// The supervisor process.
     pub supervisor: Option<ProcessId>,
     /// True if everything that the supervisor was asked for is up.
@@ -75,16 +69,6 @@ impl State {
             "the data folder has format {found}, this version of kube-node reads format {FORMAT_VERSION}: use another --data-dir, or delete it with the version that made it"
         );
         serde_json::from_value(state).with_context(damaged)
-    }
-
-    /// Listen addresses of the running cluster or of its last start.
-    pub fn addresses(&self) -> Option<Addresses> {
-        self.ports.map(|ports| Addresses {
-            ports,
-            network: self.network,
-            further: self.listen_addresses.clone(),
-            ..Addresses::default()
-        })
     }
 
     /// Checks that the folder's Kubernetes has the same minor release as this version.
@@ -141,7 +125,7 @@ mod tests {
     fn round_trip() {
         let mut state = State::new("1.36.3");
         state.components.insert(Component::KubeApiserver, ProcessId { pid: 7, start_time: 9 });
-        state.ports = Some(Ports { apiserver: 6443, ..Ports::default() });
+        state.addresses.ports.apiserver = 6443;
         let text = serde_json::to_string(&state).unwrap();
         assert!(text.contains("\"kube-apiserver\""), "{text}");
         assert_eq!(State::parse(&text, Path::new("x")).unwrap(), state);

@@ -28,8 +28,7 @@ use super::{
     component::{Component, ComponentArg},
     executable::own_program,
     files::{read, write_private, write_public},
-    flags,
-    fleet,
+    flags, fleet,
     health::{Probe, client_of},
     kubeconfig,
     layout::{DirLock, GRACE, Layout},
@@ -157,17 +156,17 @@ impl Cluster {
     ) -> anyhow::Result<Self> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
         let further = distinct(&options.listen_address);
-        let (ports, reserved_ports) = Ports::choose(options.port, state.ports, &further)?;
+        let (ports, reserved_ports) = Ports::choose(options.port, Some(state.addresses.ports), &further)?;
         let proxies = tcp_proxy::open_all(&further, ports.apiserver)?;
-        let forget_real_node = state.network.is_some() && programs.is_none();
+        let forget_real_node = state.addresses.network.is_some() && programs.is_none();
         let id = real_node::id_of(layout.dir());
-        let network = programs.as_ref().map(|_| real_node::claim(&id, state.network)).transpose()?;
+        let claim = |_| real_node::claim(&id, state.addresses.network);
+        let network = programs.as_ref().map(claim).transpose()?;
         let kubelets = (!options.without_kubelet_endpoints).then(|| kubelet_address(progress));
-        let addresses = Addresses { ports, network, further, autoscaler: options.autoscaler_server, kubelets };
+        let addresses =
+            Addresses { ports, network, further, autoscaler: options.autoscaler_server, kubelets };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
-        state.ports = Some(ports);
-        state.network = network;
-        state.listen_addresses.clone_from(&addresses.further);
+        state.addresses.clone_from(&addresses);
         state.binaries = Some(binaries.dir().to_owned());
         state.supervisor = ProcessId::current();
         state.ready = false;
