@@ -20,7 +20,7 @@ use kube::{
 };
 use kube_ext::error::refusal;
 use kube_node_api::names;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
@@ -58,10 +58,7 @@ pub async fn install(client: &Client) -> anyhow::Result<()> {
 /// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its
 /// namespace.
 pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
-    let crd = ApiResource::erase::<CustomResourceDefinition>(&());
-    let crds =
-        kube_node_api::crds().iter().map(|kind| (DynamicObject::new(&kind.name_any(), &crd), crd.clone()));
-    remove(client, crds.collect()).await?;
+    remove(client, crds()?).await?;
     release_secrets(client).await?;
     let mut objects = all()?;
     objects.retain(|(object, _)| object.name_any() != LEASES_NAMESPACE);
@@ -178,12 +175,11 @@ fn api(client: &Client, object: &DynamicObject, resource: &ApiResource) -> Api<D
 }
 
 async fn apply_crds(client: &Client) -> anyhow::Result<()> {
-    let api = &Api::<CustomResourceDefinition>::all(client.clone());
-    try_join_all(kube_node_api::crds().iter().map(|crd| async move {
-        let name = crd.name_any();
-        apply(api, "CustomResourceDefinition", &name, crd).await?;
+    try_join_all(crds()?.iter().map(|crd| async move {
+        apply_manifest(client, crd).await?;
+        let (api, name) = (Api::all(client.clone()), crd.0.name_any());
         let problem = format!("the definition {name} is not served");
-        wait_for(api.clone(), &name, conditions::is_crd_established(), ESTABLISH_LIMIT, &problem).await
+        wait_for(api, &name, conditions::is_crd_established(), ESTABLISH_LIMIT, &problem).await
     }))
     .await?;
     Ok(())
@@ -205,23 +201,18 @@ async fn apply_files(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Server-side apply with force: fields of ours that another manager has changed become ours again.
 pub(super) async fn apply_manifest(client: &Client, (object, resource): &Manifest) -> anyhow::Result<()> {
-    apply(&api(client, object, resource), &resource.kind, &object.name_any(), object).await
+    let (api, params) = (api(client, object, resource), PatchParams::apply(FIELD_MANAGER).force());
+    let applied = api.patch(&object.name_any(), &params, &Patch::Apply(object)).await;
+    applied.map(drop).with_context(|| format!("cannot apply {}", title(object, resource)))
 }
 
-/// Server-side apply with force: fields of ours that another manager has changed become ours again.
-async fn apply<K>(
-    api: &Api<K>,
-    kind: &str,
-    name: &str,
-    object: &(impl Serialize + Debug),
-) -> anyhow::Result<()>
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    let applied = api.patch(name, &params, &Patch::Apply(object)).await;
-    applied.map(drop).with_context(|| format!("cannot apply {kind} {name}"))
+/// The CRDs.
+fn crds() -> anyhow::Result<Vec<Manifest>> {
+    let resource = ApiResource::erase::<CustomResourceDefinition>(&());
+    let object = |crd| Ok((serde_json::from_value(serde_json::to_value(crd)?)?, resource.clone()));
+    kube_node_api::crds().iter().map(object).collect()
 }
 
 /// The objects of all files.

@@ -10,7 +10,7 @@ use nix::{
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 /// Interval of checks of a dying process.
 const POLL: Duration = Duration::from_millis(50);
@@ -62,14 +62,12 @@ impl ProcessId {
 
     /// Waits until the process is gone. Returns false if it still runs after the time limit.
     pub async fn wait_gone(self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        while self.is_alive() {
-            if Instant::now() >= deadline {
-                return false;
+        let gone = async {
+            while self.is_alive() {
+                sleep(POLL).await;
             }
-            sleep(POLL).await;
-        }
-        true
+        };
+        timeout(limit, gone).await.is_ok()
     }
 
     /// Sends SIGTERM, waits for `grace`, then sends SIGKILL.

@@ -15,7 +15,7 @@ use kube_ext::process::signals;
 use tokio::{
     io::AsyncWriteExt,
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::{sleep, timeout},
 };
 
 use super::{cgroups::Cgroups, description::Node, init::GO, network};
@@ -81,20 +81,17 @@ fn start(node: &Node, dir: &Path) -> io::Result<Child> {
 /// except the PID namespace before it forks.
 async fn left_our_network(pid: u32, child: &mut Child) -> anyhow::Result<()> {
     let of = |process: &str| fs::read_link(PathBuf::from(format!("/proc/{process}/ns/net")));
-    let (ours, deadline) = (of("self").context(NOT_STARTED)?, Instant::now() + LIMIT);
-    loop {
-        match of(&pid.to_string()) {
-            Ok(theirs) if theirs != ours => return Ok(()),
-            _ if Instant::now() >= deadline => {
-                return Err(io::Error::from(io::ErrorKind::TimedOut)).context(NOT_STARTED);
+    let ours = of("self").context(NOT_STARTED)?;
+    let left = async {
+        while of(&pid.to_string()).map_or(true, |theirs| theirs == ours) {
+            if let Some(status) = child.try_wait().context(NOT_STARTED)? {
+                bail!(ended(status));
             }
-            _ => {}
+            sleep(POLL).await;
         }
-        if let Some(status) = child.try_wait().context(NOT_STARTED)? {
-            bail!(ended(status));
-        }
-        sleep(POLL).await;
-    }
+        Ok(())
+    };
+    timeout(LIMIT, left).await.map_err(io::Error::from).context(NOT_STARTED)?
 }
 
 fn ended(status: ExitStatus) -> String {
