@@ -3,10 +3,7 @@
 //!
 //! All output goes to standard error; standard output is for results.
 
-use std::{
-    io::{IsTerminal, Write},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -16,35 +13,27 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// A progress display. Clones share the output.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    mode: Mode,
+    is_silent: bool,
     /// Hidden, unless standard error is a terminal; it then only measures the time since the last line.
     bar: ProgressBar,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Silent,
-    Lines,
-    Spinner,
 }
 
 impl Progress {
     /// A display without output.
     pub fn silent() -> Self {
-        Self { mode: Mode::Silent, bar: ProgressBar::hidden() }
+        Self { is_silent: true, bar: ProgressBar::hidden() }
     }
 
     /// A spinner if standard error is a terminal, lines otherwise.
     pub fn stderr() -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self { mode: Mode::Lines, bar: ProgressBar::hidden() };
-        }
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
             bar.set_style(style);
         }
-        bar.enable_steady_tick(Duration::from_millis(120));
-        Self { mode: Mode::Spinner, bar }
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(120));
+        }
+        Self { is_silent: false, bar }
     }
 
     /// Starts a new step.
@@ -55,7 +44,7 @@ impl Progress {
 
     /// Updates the progress of the present step. Without a terminal only some updates are printed.
     pub fn update(&self, text: &str) {
-        if self.mode == Mode::Spinner {
+        if !self.bar.is_hidden() {
             self.show(text);
         } else if self.bar.elapsed() >= LINE_INTERVAL {
             self.step(text);
@@ -63,19 +52,17 @@ impl Progress {
     }
 
     fn show(&self, text: &str) {
-        match self.mode {
-            Mode::Silent => {}
-            Mode::Lines => print(text),
-            Mode::Spinner => self.bar.set_message(text.to_owned()),
+        if self.bar.is_hidden() {
+            self.line(text);
+        } else {
+            self.bar.set_message(text.to_owned());
         }
     }
 
     /// Prints a line that stays.
     pub fn line(&self, text: &str) {
-        match self.mode {
-            Mode::Silent => {}
-            Mode::Spinner if !self.bar.is_finished() => self.bar.suspend(|| print(text)),
-            Mode::Lines | Mode::Spinner => print(text),
+        if !self.is_silent {
+            self.bar.suspend(|| print(text));
         }
     }
 
