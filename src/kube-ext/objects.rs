@@ -18,12 +18,12 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Typed for
 
 /// Reads an object; `None` if it does not exist.
 pub async fn read<K: Typed>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
-    call(format_args!("read {} {name}", K::kind(&())), api.get_opt(name)).await
+    call(format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
 }
 
 /// Lists objects; `what` names them in an error, as in «cannot list Nodes».
 pub async fn list<K: Typed>(api: &Api<K>, what: &str, params: &ListParams) -> Result<Vec<K>, ApiError> {
-    Ok(call(format_args!("list {what}"), api.list(params)).await?.items)
+    Ok(call(format!("list {what}"), api.list(params)).await?.items)
 }
 
 /// Objects per page of [`list_pages`].
@@ -50,14 +50,13 @@ pub async fn list_pages<K: Typed>(
 /// Applies a merge patch under this field manager.
 pub async fn patch<K: Typed>(api: &Api<K>, name: &str, manager: &str, change: Value) -> Result<K, ApiError> {
     let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
-    call(format_args!("change {} {name}", K::kind(&())), api.patch(name, &params, &Patch::Merge(change)))
-        .await
+    call(format!("change {} {name}", K::kind(&())), api.patch(name, &params, &Patch::Merge(change))).await
 }
 
 /// Deletes an object. Returns false if it did not exist.
 pub async fn delete<K: Typed>(api: &Api<K>, name: &str) -> Result<bool, ApiError> {
     let params = DeleteParams::default();
-    match call(format_args!("delete {} {name}", K::kind(&())), api.delete(name, &params)).await {
+    match call(format!("delete {} {name}", K::kind(&())), api.delete(name, &params)).await {
         Err(error) if error.is(404) => Ok(false),
         other => other.map(|_| true),
     }

@@ -13,10 +13,12 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PostParams},
-    core::ObjectList,
+    api::{ListParams, Patch, PostParams},
 };
-use kube_ext::call::{ApiError, call};
+use kube_ext::{
+    call::{ApiError, call},
+    objects,
+};
 use kube_node_api::{NodeClass, names};
 use kube_node_cache::CachedNodeClass;
 use kube_node_planner::{
@@ -86,7 +88,7 @@ impl Revisions {
         if let Some(cached) = self.cached(&name) {
             return Ok(Some(cached.machine));
         }
-        let stored = self.read(&name).await?;
+        let stored = objects::read(&self.api, &name).await?;
         stored.map(|stored| Ok(self.remember(&stored)?.machine)).transpose()
     }
 
@@ -139,9 +141,7 @@ impl Revisions {
         for revision in &surplus {
             let name = object_name(class_name, revision);
             self.cached.lock().remove(&name);
-            let (action, params) = (format!("delete ControllerRevision {name}"), DeleteParams::default());
-            let deleted = call(action, self.api.delete(&name, &params)).await;
-            deleted.map(drop).or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })?;
+            objects::delete(&self.api, &name).await?;
         }
         Ok((surplus.len(), restored))
     }
@@ -157,12 +157,8 @@ impl Revisions {
         self.cached.lock().get(name).cloned()
     }
 
-    async fn read(&self, name: &str) -> Result<Option<ControllerRevision>, ApiError> {
-        call(format!("read ControllerRevision {name}"), self.api.get_opt(name)).await
-    }
-
-    async fn list(&self, class: &str) -> Result<ObjectList<ControllerRevision>, ApiError> {
-        call(format!("list the revisions of {class}"), self.api.list(&of_class(class))).await
+    async fn list(&self, class: &str) -> Result<Vec<ControllerRevision>, ApiError> {
+        objects::list(&self.api, &format!("the revisions of {class}"), &of_class(class)).await
     }
 
     async fn store(
@@ -171,17 +167,19 @@ impl Revisions {
         name: &str,
         machine: &ResolvedMachine,
     ) -> Result<CachedRevision> {
-        if let Some(stored) = self.read(name).await? {
+        if let Some(stored) = objects::read(&self.api, name).await? {
             return self.take_over(class, stored).await;
         }
         let others = self.list(&class.name_any()).await?;
         let last = others.iter().map(|other| other.revision).max().unwrap_or(0);
         match self.create(class, name, machine, last.saturating_add(1)).await {
             // Another writer was faster, or an earlier call had succeeded after all.
-            Err(RevisionsError::Api(error)) if error.is_conflict() => match self.read(name).await? {
-                Some(stored) => self.take_over(class, stored).await,
-                None => Err(error.into()),
-            },
+            Err(RevisionsError::Api(error)) if error.is_conflict() => {
+                match objects::read(&self.api, name).await? {
+                    Some(stored) => self.take_over(class, stored).await,
+                    None => Err(error.into()),
+                }
+            }
             other => other,
         }
     }

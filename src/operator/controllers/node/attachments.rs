@@ -15,14 +15,15 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
-use kube_ext::call::{ApiError, call};
+use kube_ext::{
+    call::{ApiError, call},
+    objects::{list, list_pages},
+};
 use kube_node_cache::{NodeView, PodView, ProtobufPod};
 use kube_node_planner::node::Attached;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Page size.
-const PAGE: u32 = 500;
 /// Minimum time between the starts of two lists.
 const LEAST_DISTANCE: Duration = Duration::from_secs(1);
 /// The same, as a multiple of the duration of the last list.
@@ -85,32 +86,25 @@ impl Attachments {
         self.requested.lock().remove(uid);
     }
 
-    /// Lists all attachments, page by page.
+    /// Lists all attachments.
     async fn list(&self) -> Result<ByNode, ApiError> {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
         let mut by_node = ByNode::new();
-        let mut page = ListParams::default().limit(PAGE);
-        loop {
-            let listed = call("list VolumeAttachments", api.list(&page)).await?;
-            page.continue_token = listed.metadata.continue_.clone().filter(|token| !token.is_empty());
-            for attachment in listed {
-                let name = attachment.name_any();
-                let volume = attachment.spec.source.persistent_volume_name.unwrap_or(name);
-                by_node.entry(attachment.spec.node_name).or_default().push(volume);
-            }
-            if page.continue_token.is_none() {
-                return Ok(by_node);
-            }
-        }
+        let add = |attachment: VolumeAttachment| {
+            let name = attachment.name_any();
+            let volume = attachment.spec.source.persistent_volume_name.unwrap_or(name);
+            by_node.entry(attachment.spec.node_name).or_default().push(volume);
+        };
+        list_pages(&api, "VolumeAttachments", ListParams::default(), add).await?;
+        Ok(by_node)
     }
 
     /// Names of the volumes claimed by pods that stay to the end. Such pods are rare.
     async fn of_pods_that_stay(&self, node: &NodeView) -> Result<HashSet<String>, ApiError> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        let listed = call(format!("list the pods of {}", node.name), pods.list(&selector)).await?;
         let mut volumes = HashSet::new();
-        for pod in listed.items {
+        for pod in list(&pods, &format!("the pods of {}", node.name), &selector).await? {
             let namespace = pod.metadata.namespace.clone().unwrap_or_default();
             let claims = claims(&pod);
             if claims.is_empty() || !stays(pod) {
