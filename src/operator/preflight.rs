@@ -26,34 +26,24 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-/// A right: verb, API group, resource with its subresource, namespace (empty: all).
-pub type Right = (&'static str, &'static str, &'static str, &'static str);
+/// Rights: verbs, API group, resource with its subresource, namespace (empty: all).
+pub type Rights = (&'static str, &'static str, &'static str, &'static str);
 
 /// Rights of the operator's own identity. The namespace `.` stands for the operator's namespace.
-pub const OPERATOR: &[Right] = &[
-    ("watch", "", "nodes", ""),
-    ("create", "", "nodes", ""),
-    ("patch", "", "nodes", ""),
-    ("delete", "", "nodes", ""),
+pub const OPERATOR: &[Rights] = &[
+    ("watch create patch delete", "", "nodes", ""),
     ("patch", "", "nodes/status", ""),
-    ("watch", "", "pods", ""),
-    ("list", "", "pods", ""),
+    ("watch list delete", "", "pods", ""),
     ("create", "", "pods/eviction", ""),
-    ("delete", "", "pods", ""),
     ("list", "storage.k8s.io", "volumeattachments", ""),
     ("get", "", "persistentvolumeclaims", ""),
-    ("watch", GROUP, "nodesets", ""),
-    ("get", GROUP, "nodesets", ""),
-    ("patch", GROUP, "nodesets", ""),
+    ("watch get patch", GROUP, "nodesets", ""),
     ("patch", GROUP, "nodesets/status", ""),
-    ("watch", GROUP, "nodeclasses", ""),
-    ("patch", GROUP, "nodeclasses", ""),
+    ("watch patch", GROUP, "nodeclasses", ""),
     ("patch", GROUP, "nodeclasses/status", ""),
-    ("get", "", "secrets", "."),
-    ("patch", "", "secrets", "."),
+    ("get patch", "", "secrets", "."),
     ("get", "", "configmaps", "."),
-    ("watch", "", "pods", names::MACHINE_NAMESPACE),
-    ("create", "", "pods", names::MACHINE_NAMESPACE),
+    ("watch create", "", "pods", names::MACHINE_NAMESPACE),
     ("patch", "", "secrets", names::MACHINE_NAMESPACE),
     ("create", "apps", "controllerrevisions", "."),
     ("watch", "certificates.k8s.io", "certificatesigningrequests", ""),
@@ -64,7 +54,7 @@ pub const OPERATOR: &[Right] = &[
 ];
 
 /// Rights of a worker's identity, besides those of hollow kubelets.
-pub const HOST: &[Right] = &[
+pub const HOST: &[Rights] = &[
     ("watch", "", "nodes", ""),
     ("watch", "", "pods", ""),
     ("watch", GROUP, "nodesets", ""),
@@ -74,19 +64,16 @@ pub const HOST: &[Right] = &[
 ];
 
 /// Rights of the hollow kubelets' identity.
-pub const HOLLOW: &[Right] = &[
+pub const HOLLOW: &[Rights] = &[
     ("patch", "", "nodes/status", ""),
     ("patch", "", "pods/status", ""),
     ("delete", "", "pods", ""),
-    ("create", "", "events", ""),
-    ("patch", "", "events", ""),
-    ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
-    ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
-    ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("create patch", "", "events", ""),
+    ("list create update", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
 /// Further rights of that identity where kubelet endpoints are served.
-pub const ENDPOINTS: &[Right] = &[
+pub const ENDPOINTS: &[Rights] = &[
     ("create", "authentication.k8s.io", "tokenreviews", ""),
     ("create", "authorization.k8s.io", "subjectaccessreviews", ""),
 ];
@@ -127,15 +114,18 @@ impl Preflight<'_> {
     }
 
     /// Checks that the identity has all `rights`.
-    pub async fn rights(&self, rights: &[Right]) -> anyhow::Result<()> {
+    pub async fn rights(&self, rights: &[Rights]) -> anyhow::Result<()> {
         let missing = self.missing(rights).await?;
         ensure!(missing.is_empty(), self.may_not(&missing.join(", ")));
         Ok(())
     }
 
     /// The `rights` that the identity lacks, in words: verb, resource and namespace.
-    pub async fn missing(&self, rights: &[Right]) -> anyhow::Result<Vec<String>> {
-        stream::iter(rights.to_vec())
+    pub async fn missing(&self, rights: &[Rights]) -> anyhow::Result<Vec<String>> {
+        let rights = rights.iter().flat_map(|&(verbs, group, resource, namespace)| {
+            verbs.split(' ').map(move |verb| (verb, group, resource, namespace))
+        });
+        stream::iter(rights.collect::<Vec<_>>())
             .map(|right| self.missing_right(right, ""))
             .buffered(REVIEWS_AT_ONCE)
             .try_filter_map(|missing| ready(Ok(missing)))
@@ -201,7 +191,7 @@ impl Preflight<'_> {
     /// Returns None if the right is granted, else the right in words. `name` limits it to one object unless empty.
     async fn missing_right(
         &self,
-        (verb, group, resource, namespace): Right,
+        (verb, group, resource, namespace): Rights,
         name: &str,
     ) -> anyhow::Result<Option<String>> {
         let namespace = if namespace == "." { self.namespace } else { namespace };

@@ -3,7 +3,7 @@
 use kube::{Api, Client, api::ListParams};
 use kube_ext::{call::call, objects};
 use kube_node_api::NodeSet;
-use kube_node_operator::preflight::{Preflight, Right};
+use kube_node_operator::preflight::{Preflight, Rights};
 use local_cluster::{NAMESPACE, absent};
 
 use super::findings::{Finding, list};
@@ -18,13 +18,10 @@ use crate::{
 /// First minor version of Kubernetes with every feature that the admission policies need.
 const MINOR_MIN: u32 = 30;
 /// Rights that the commands need. For rights in our namespace, `.` stands for the namespace.
-const COMMANDS: &[Right] = &[
-    ("create", "kube-node.io", "nodeclasses", ""),
-    ("patch", "kube-node.io", "nodeclasses", ""),
-    ("delete", "kube-node.io", "nodeclasses", ""),
-    ("patch", "kube-node.io", "nodesets", ""),
+const COMMANDS: &[Rights] = &[
+    ("create patch delete", "kube-node.io", "nodeclasses", ""),
+    ("patch delete", "kube-node.io", "nodesets", ""),
     ("patch", "kube-node.io", "nodesets/scale", ""),
-    ("delete", "kube-node.io", "nodesets", ""),
     ("list", "", "nodes", ""),
     ("list", "", "pods", "kubemark"),
     ("get", "", "pods/log", "kubemark"),
