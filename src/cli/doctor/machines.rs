@@ -15,7 +15,6 @@ use kube::{
 };
 use kube_ext::{
     call::{ApiError, call},
-    error::chain,
     leader::Fence,
     objects,
 };
@@ -23,7 +22,7 @@ use kube_node_api::{
     NodeClass,
     names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
 };
-use kube_node_operator::providers::kubemark::credentials::{Credentials, CredentialsError};
+use kube_node_operator::providers::kubemark::credentials::Credentials;
 use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
 use super::{
@@ -124,9 +123,8 @@ async fn hosted(
     ours: &str,
 ) -> Result<HostingCluster, anyhow::Result<Finding>> {
     let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
-    let (there, _) = credentials.connect().await.map_err(|error| match error {
-        CredentialsError::Read { .. } => Err(error.into()),
-        error @ CredentialsError::Unusable(_) => Ok(Finding::bad(chain(&error))),
+    let (there, _) = credentials.connect().await.map_err(|error| {
+        if error.is::<kube::Error>() { Err(error) } else { Ok(Finding::bad(error.to_string())) }
     })?;
     let pods = pods(&there, ours).await.map_err(|error| {
         Ok(Finding::bad(format!("the cluster of Secret {secret}: {}", error.chain()))

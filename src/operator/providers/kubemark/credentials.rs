@@ -6,6 +6,7 @@
 //! Invariant: no error carries content of the Secret. Errors reach statuses and logs, which more people read
 //! than Secrets.
 
+use anyhow::Context;
 use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -17,25 +18,6 @@ use secrecy::ExposeSecret;
 
 /// Key in the Secret.
 const KEY: &str = "kubeconfig";
-
-/// Reason why credentials cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialsError {
-    /// The Secret cannot be read.
-    #[error("cannot read Secret {name} in {namespace}")]
-    Read {
-        /// Name of the Secret.
-        name: String,
-        /// Namespace of the Secret.
-        namespace: String,
-        /// Cause.
-        source: kube::Error,
-    },
-    /// The Secret is missing, or its content cannot be used: error and remedy. The cause is left out, since a
-    /// parser quotes what it cannot read.
-    #[error("{0}")]
-    Unusable(String),
-}
 
 /// A Secret with credentials for a hosting cluster.
 #[derive(Clone, Debug)]
@@ -61,25 +43,20 @@ impl Credentials {
         }
     }
 
-    /// Returns a client for the cluster, and the version of the Secret that it was built from.
-    pub async fn connect(&self) -> Result<(Client, String), CredentialsError> {
+    /// Returns a client for the cluster, and the version of the Secret that it was built from. If the Secret cannot be
+    /// read, a [`kube::Error`] is the cause of the error; otherwise the Secret has to be corrected, and the cause is left
+    /// out, since a parser quotes what it cannot read.
+    pub async fn connect(&self) -> anyhow::Result<(Client, String)> {
         let Self { secrets, namespace, name, .. } = self;
-        let secret = secrets.get_opt(name).await.map_err(|source| CredentialsError::Read {
-            name: name.clone(),
-            namespace: namespace.clone(),
-            source,
-        })?;
-        let secret = secret.ok_or_else(|| {
-            let message =
-                format!("there is no Secret {name} in namespace {namespace}: create it with the key {KEY}");
-            CredentialsError::Unusable(message)
+        let secret = secrets.get_opt(name).await;
+        let secret = secret.with_context(|| format!("cannot read Secret {name} in {namespace}"))?;
+        let secret = secret.with_context(|| {
+            format!("there is no Secret {name} in namespace {namespace}: create it with the key {KEY}")
         })?;
         let text = secret.data.as_ref().and_then(|data| std::str::from_utf8(&data.get(KEY)?.0).ok());
-        let client = match text {
-            Some(text) => self.client(text).await,
-            None => Err(format!("Secret {name} in namespace {namespace} has no key {KEY}")),
-        };
-        Ok((client.map_err(CredentialsError::Unusable)?, version(&secret)))
+        let text =
+            text.with_context(|| format!("Secret {name} in namespace {namespace} has no key {KEY}"))?;
+        Ok((self.client(text).await.map_err(anyhow::Error::msg)?, version(&secret)))
     }
 
     /// Builds a client from a kubeconfig.
