@@ -118,7 +118,8 @@ impl Shown {
     /// Redraws until stopped. The last table stays on the screen.
     async fn draw(&self, client: &Client, every: Duration) -> anyhow::Result<()> {
         let stop = kube_ext::process::signals()?;
-        let screen = Screen;
+        // A closed terminal needs no cleanup.
+        let screen = scopeguard::guard((), |()| drop(write(LEAVE)));
         write(ENTER)?;
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -216,16 +217,6 @@ impl Row {
         cells.extend(counts.map(|count| count.to_string()));
         cells.extend([age, reason.to_owned(), waits_for]);
         Self { desired, is_settled, cells }
-    }
-}
-
-/// The terminal's alternate screen; dropping it restores the normal screen.
-struct Screen;
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        // A closed terminal needs no cleanup.
-        let _ = write(LEAVE);
     }
 }
 

@@ -23,6 +23,7 @@ use nix::{
     },
     unistd::Pid,
 };
+use scopeguard::{ScopeGuard, guard};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -192,18 +193,6 @@ fn disk_full(dir: &Path) -> String {
     format!("not enough room on the disk: building needs {needed} GiB free in {}", dir.display())
 }
 
-/// Ends the child processes of the compiler too when a build is abandoned; otherwise they would run on for a while.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // On SIGINT, Go removes its scratch files.
-            let _ = killpg(group, Signal::SIGINT);
-        }
-    }
-}
-
 impl Batch {
     async fn build(&self, cache: &Path, count: &Count) -> anyhow::Result<()> {
         let Self { module, programs, dir, built } = self;
@@ -222,11 +211,16 @@ impl Batch {
             .process_group(0)
             .spawn()
             .with_context(no_go)?;
-        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        // Ends the child processes of the compiler too when the build is abandoned; otherwise they would run on for a while.
+        // On SIGINT, Go removes its scratch files.
+        let abandoned = guard(group, |group| {
+            let _ = group.map(|group| killpg(group, Signal::SIGINT));
+        });
         let output = count.follow(&mut child).await;
         let status = child.wait().await;
         let status = status.with_context(|| format!("cannot wait for the build of {}", self.what()))?;
-        group.0 = None;
+        ScopeGuard::into_inner(abandoned);
         if !status.success() {
             return Err(self.failed(&output, cache));
         }
