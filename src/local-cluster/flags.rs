@@ -54,7 +54,7 @@ fn values(layout: &Layout, addresses: &Addresses) -> Vec<(&'static str, String)>
         ("reconciler", reconciler.to_owned()),
         ("namespace", NAMESPACE.to_owned()),
         ("node_cidrs", NODE_CIDRS.to_string()),
-        ("pki", layout.pki().display().to_string()),
+        ("pki", layout.path("pki").display().to_string()),
         ("dir", layout.dir().display().to_string()),
     ]
 }

@@ -66,16 +66,6 @@ impl Layout {
         self.path("kubeconfig")
     }
 
-    /// Folder of certificates and keys.
-    pub(super) fn pki(&self) -> PathBuf {
-        self.path("pki")
-    }
-
-    /// Folder of the certificates of the server for cluster-autoscaler and of its client.
-    pub(super) fn autoscaler_pki(&self) -> PathBuf {
-        self.path("autoscaler-pki")
-    }
-
     /// File for cluster-autoscaler's `--cloud-config`.
     pub fn cloud_config(&self) -> PathBuf {
         self.path("cloud-config.yaml")

@@ -174,7 +174,7 @@ impl Cluster {
 
         let link = network.map(|network| IpAddr::V4(network.host));
         let certified: BTreeSet<IpAddr> = link.into_iter().chain(addresses.further.iter().copied()).collect();
-        let pki = Pki::ensure(&layout.pki(), &Vec::from_iter(certified))?;
+        let pki = Pki::ensure(&layout.path("pki"), &Vec::from_iter(certified))?;
         let admin = write_kubeconfigs(&layout, &addresses, &pki)?;
         if options.autoscaler_server {
             write_cloud_config(&layout, ports.autoscaler)?;
@@ -350,7 +350,7 @@ fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> anyho
 
 /// Writes the certificates with which cluster-autoscaler calls the operator, and the cloud config that names them.
 fn write_cloud_config(layout: &Layout, port: u16) -> anyhow::Result<()> {
-    let pki = Pki::ensure_autoscaler(&layout.autoscaler_pki())?;
+    let pki = Pki::ensure_autoscaler(&layout.path("autoscaler-pki"))?;
     let path = |file: &str| pki.path(file).display().to_string();
     let config = serde_json::json!({
         "address": format!("127.0.0.1:{port}"),
