@@ -5,26 +5,23 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
-    pin::Pin,
     str::FromStr,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
 use kube_ext::{
     connection_limiter::ConnectionLimiter,
     environment,
-    tls::{self, Certificates, TlsStream},
+    tls::{self, Certificates},
 };
 use scopeguard::ScopeGuard;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener, UnixStream},
     sync::mpsc,
     time::sleep,
 };
-use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
@@ -112,14 +109,14 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
+    async fn accept(&self) -> io::Result<(Connection, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Either::Left(stream), Some(address.ip())))
+                Ok((Box::new(stream), Some(address.ip())))
             }
-            Self::Unix { listener, .. } => Ok((Either::Right(listener.accept().await?.0), None)),
+            Self::Unix { listener, .. } => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
 
@@ -176,12 +173,12 @@ async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn handshake(stream: Stream, clients: Option<&Clients>) -> io::Result<Connection> {
-    let Some(clients) = clients else { return Ok(Connection(Either::Left(stream))) };
+async fn handshake(stream: Connection, clients: Option<&Clients>) -> io::Result<Connection> {
+    let Some(clients) = clients else { return Ok(stream) };
     let (stream, certificate) = clients.certificates.accept(stream, HANDSHAKE_LIMIT).await?;
     let names = certificate.map(|own| tls::names_of(&own)).unwrap_or_default();
     if names.iter().any(|name| clients.names.contains(name)) {
-        return Ok(Connection(Either::Right(stream)));
+        return Ok(Box::new(stream));
     }
     let (shown, allowed) = (names.join(", "), clients.names.join(", "));
     let why = format!(
@@ -190,39 +187,18 @@ async fn handshake(stream: Stream, clients: Option<&Clients>) -> io::Result<Conn
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-type Stream = Either<TcpStream, UnixStream>;
+/// A byte stream: of a port or a unix socket, with TLS or without.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// Connection of an accepted client.
-pub(super) struct Connection(Either<Stream, TlsStream<Stream>>);
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection.
+pub(super) type Connection = Box<dyn Stream>;
 
 impl Connected for Connection {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]
@@ -256,7 +232,7 @@ mod tests {
         };
         use tokio::{
             io::AsyncReadExt,
-            net::TcpSocket,
+            net::{TcpSocket, TcpStream},
             time::{Instant, timeout},
         };
         use tokio_rustls::TlsConnector;
