@@ -17,6 +17,12 @@ use tokio::time::Instant;
 
 /// Time for which the replicas of before may still be acted on: watches lag and freeze.
 const MEMORY: Duration = Duration::from_secs(150);
+/// Lease duration of the operators' election.
+const CLAIM: Duration = Duration::from_secs(15);
+/// Longest time between two renewals of a Node's Lease under one leader (kubelet: 40 s).
+const LEASE: Duration = Duration::from_secs(40);
+/// Most requests within ten seconds.
+const MOST: u64 = 3_000;
 /// Lines of the log that a violation shows.
 const SHOWN: usize = 40;
 
@@ -41,6 +47,14 @@ pub struct Checks {
     begun: Instant,
 }
 
+/// Leader by the server's Lease.
+#[derive(Clone, Debug)]
+struct Leader {
+    holder: String,
+    since: Instant,
+    renewed: Instant,
+}
+
 #[derive(Default)]
 struct State {
     revision: u64,
@@ -50,6 +64,11 @@ struct State {
     /// All changes but those of Events, which kube's recorder names by the time of day.
     log: Vec<String>,
     violation: Option<String>,
+    /// Ten seconds of the run, and the number of requests in them.
+    lately: (u64, u64),
+    leader: Option<Leader>,
+    /// When the Lease of each Node was written last.
+    renewed: BTreeMap<String, Instant>,
     /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
     sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
@@ -71,7 +90,19 @@ impl Checks {
     }
 
     pub fn count(&self, sent: &Sent) {
-        self.state.lock().requests += 1;
+        let tens = self.begun.elapsed().as_secs() / 10;
+        let lately = {
+            let mut state = self.state.lock();
+            state.requests += 1;
+            state.lately = if state.lately.0 == tens { (tens, state.lately.1 + 1) } else { (tens, 1) };
+            state.lately.1
+        };
+        if lately > MOST {
+            self.violate(&format!(
+                "{lately} requests within 10 s, the last of them {} {}",
+                sent.method, sent.path
+            ));
+        }
         if std::env::var_os("KUBE_NODE_REQUESTS").is_some() {
             let (seconds, body) = (self.begun.elapsed().as_secs_f64(), sent.json());
             eprintln!("{seconds:>9.3} {} {} {} {body}", sent.process, sent.method, sent.path);
@@ -128,6 +159,16 @@ impl Checks {
             && !sent.path.contains("/leases")
             && !sent.path.contains("/events")
         {
+            let leader = self.state.lock().leader.clone();
+            if let Some(leader) =
+                leader.filter(|leader| leader.holder == sent.process && leader.renewed.elapsed() > CLAIM)
+            {
+                let ago = leader.renewed.elapsed();
+                self.violate(&format!(
+                    "{} {} {}: its Lease was renewed {ago:?} ago",
+                    sent.process, sent.method, sent.path
+                ));
+            }
             let lease = server
                 .objects("coordination.k8s.io", "leases")
                 .into_iter()
@@ -158,6 +199,27 @@ impl Checks {
         };
         if !named {
             self.violate(&format!("{} {} has no precondition: {body}", sent.method, sent.path));
+        }
+    }
+
+    /// Checks that a leader whose requests arrive renews the Lease of each Node whose machine works.
+    pub fn watch_leases(&self, server: &ApiServer) {
+        let state = self.state.lock();
+        let Some(leader) = state.leader.clone().filter(|leader| leader.renewed.elapsed() < CLAIM) else {
+            return;
+        };
+        let late = server.objects("", "nodes").into_iter().find(|node| {
+            let stays = node["metadata"]["deletionTimestamp"].is_null();
+            let last = state.renewed.get(&name(node)).copied().max(Some(leader.since));
+            stays && is_available(node) && last.is_none_or(|last| last.elapsed() > LEASE)
+        });
+        drop(state);
+        if let Some(node) = late {
+            self.violate(&format!(
+                "{} has not renewed the Lease of {} for {LEASE:?}",
+                leader.holder,
+                name(&node)
+            ));
         }
     }
 
@@ -217,6 +279,28 @@ impl State {
                 (observed < last).then(|| format!("observedGeneration goes back from {last} to {observed}"))
             }
             Some("Node") => self.judge_node(server, change, before, by),
+            Some("Lease") if name(after) == "kube-node-operator" => {
+                let holder = after["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+                let since =
+                    self.leader.as_ref().filter(|leader| leader.holder == holder).map(|leader| leader.since);
+                self.leader = Some(Leader { holder, since: since.unwrap_or(now), renewed: now });
+                None
+            }
+            Some("Lease") => {
+                self.renewed.insert(name(after), now);
+                None
+            }
+            Some("ControllerRevision") if change.deleted => {
+                let (revision, class) = (name(after), &after["metadata"]["labels"]["kube-node.io/nodeclass"]);
+                let nodes = server.objects("", "nodes");
+                let user = nodes.iter().find(|node| {
+                    let labels = &node["metadata"]["labels"];
+                    let names = labels["kube-node.io/revision"].as_str().filter(|name| !name.is_empty());
+                    labels["kube-node.io/nodeclass"] == *class
+                        && names.is_some_and(|name| revision.ends_with(name))
+                });
+                user.map(|node| format!("{revision} is deleted, and {} names it", name(node)))
+            }
             Some("Pod") => {
                 let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
                 let deletes = by.is_some_and(|sent| sent.method == Method::DELETE);

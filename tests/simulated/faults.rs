@@ -153,6 +153,11 @@ impl Faults {
         self.writes.load(Ordering::Relaxed)
     }
 
+    /// Returns true if no fault happens, or will.
+    pub fn is_over(&self) -> bool {
+        Instant::now() > self.until || self.classes.is_empty() && self.single.is_none()
+    }
+
     pub fn has(&self, fault: Fault) -> bool {
         self.classes.contains(&fault) && Instant::now() < self.until
     }

@@ -54,6 +54,11 @@ impl Host {
         self.connected_at.lock().filter(|at| *at > Instant::now())
     }
 
+    /// Returns true if the host was cut off within this time.
+    pub fn was_cut_off_within(&self, time: Duration) -> bool {
+        self.connected_at.lock().is_some_and(|at| at + time > Instant::now())
+    }
+
     /// Sets the wall clock wrong.
     pub fn set_clock_error(&self, error: SignedDuration) {
         *self.clock_error.lock() = error;

@@ -1,7 +1,13 @@
 //! A schedule: what users do and which faults happen, drawn from one seed or written as a scenario; how one is run, and
 //! what has to hold in the end.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use http::Method;
 use kube_ext::environment::{Environment, within};
@@ -28,6 +34,8 @@ const ACTIVE: u64 = 240;
 const SETTLES: Duration = Duration::from_mins(30);
 /// Time after which nothing is written any more.
 const QUIET_AFTER: Duration = Duration::from_secs(20);
+/// Time after which a request that was lost is sent again at the latest.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which it has to stay so.
 const STAYS: Duration = Duration::from_secs(65);
 
@@ -163,8 +171,14 @@ impl Schedule {
             let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(self.seed));
             within(time, self.simulate()).await
         };
+        let panics = panics();
         // A task that lost its environment would read the clocks of this machine.
-        futures::executor::block_on(within(Arc::new(Nowhere), async { runtime.block_on(simulated) }))
+        let mut outcome =
+            futures::executor::block_on(within(Arc::new(Nowhere), async { runtime.block_on(simulated) }));
+        if panics != self::panics() && outcome.violation.is_none() {
+            outcome.violation = Some("a task panicked".to_owned());
+        }
+        outcome
     }
 
     async fn simulate(&self) -> Outcome {
@@ -223,6 +237,10 @@ impl Schedule {
                 server.compact();
             }
             others.work().await;
+            let is_served = hosts.iter().all(|host| !host.was_cut_off_within(LONGEST_TIMEOUT));
+            if is_served && faults.is_over() && faults.refused().is_none() {
+                checks.watch_leases(server);
+            }
             if actions.peek().is_some() || Instant::now() < faults.until {
                 continue;
             }
@@ -335,6 +353,20 @@ fn class(version: u64) -> Value {
         "nodeController": "hollow", "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
         "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
     } })
+}
+
+/// Number of panics on this thread: the runtime catches those of tasks.
+fn panics() -> usize {
+    thread_local!(static PANICS: Cell<usize> = const { Cell::new(0) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.set(PANICS.get() + 1);
+            before(info);
+        }));
+    });
+    PANICS.get()
 }
 
 /// Environment of tasks that belong to no process.
