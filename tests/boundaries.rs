@@ -17,10 +17,11 @@ use std::{
 use syn::{Attribute, Item, UseTree, Visibility, visit::Visit};
 
 /// The crates from bottom to top, by folder: each depends on those before it alone.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "api",
     "kube-ext",
     "cache",
+    "machine-identity",
     "hollow-kubelet",
     "machine-agent",
     "local-cluster",

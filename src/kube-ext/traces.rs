@@ -25,7 +25,8 @@ use tracing_subscriber::{Layer, filter::FilterFn, registry::LookupSpan};
 use crate::log_once::LogOnce;
 
 /// Prefixes of the names of this project's crates: their spans and events make up a trace.
-const OUR_CRATES: [&str; 5] = ["kube_node", "kube_ext", "hollow_kubelet", "machine_agent", "local_cluster"];
+const OUR_CRATES: [&str; 6] =
+    ["kube_node", "kube_ext", "hollow_kubelet", "machine_identity", "machine_agent", "local_cluster"];
 /// Resource attributes that the environment may override.
 const PROCESS: [(&str, &str); 2] =
     [("service.name", "kube-node-operator"), ("service.version", env!("CARGO_PKG_VERSION"))];

@@ -23,13 +23,13 @@ use kube_ext::{
     process::signals,
 };
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView, run_protobuf};
+use machine_identity::{Identity, IdentityOptions};
 use prometheus::Registry;
 use tokio::{process::Command, sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    identity::{self, Identity},
     machine_args::{self, MachineArgs},
     machine_dir::MachineDir,
 };
@@ -71,7 +71,7 @@ impl HollowNode {
         }
         let obtained = shutdown.run_until_cancelled(async {
             commands(&machine.commands).await?;
-            let options = identity::IdentityOptions::new(args.node.as_str(), dir.bootstrap(), args.state_dir);
+            let options = IdentityOptions::new(args.node.as_str(), dir.bootstrap(), args.state_dir);
             anyhow::Ok(Identity::obtain(options).await?)
         });
         let Some(identity) = obtained.await.transpose()? else { return Ok(()) };

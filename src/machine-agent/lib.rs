@@ -1,8 +1,7 @@
-//! Parts of a machine's pod: its identity, the hollow node itself, and the kubemark proxy.
+//! Programs of a machine's pod: the hollow node itself and the kubemark proxy.
 
 pub mod commands;
 pub mod hollow_node;
-pub mod identity;
 pub mod kubemark_proxy;
 mod machine_args;
 pub mod machine_dir;

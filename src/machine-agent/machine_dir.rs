@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::interval;
 use tracing::warn;
 
-/// Bootstrap kubeconfig; see [`crate::identity::token`].
+/// Bootstrap kubeconfig; see [`machine_identity::token`].
 pub const BOOTSTRAP: &str = "bootstrap.kubeconfig";
 /// Description of the machine: a [`Machine`] as JSON.
 pub const MACHINE: &str = "machine.json";

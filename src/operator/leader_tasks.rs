@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use hollow_kubelet::{Hollow, RESTART};
 use kube::Client;
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
-use machine_agent::identity::BootstrapClient;
+use machine_identity::BootstrapClient;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};

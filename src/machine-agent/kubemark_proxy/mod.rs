@@ -34,6 +34,7 @@ use kube_ext::{
     admin::{Admin, Readiness},
     process::signals,
 };
+use machine_identity::{Identity, IdentityOptions};
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::{net::TcpListener, sync::Notify, time::timeout};
@@ -42,7 +43,6 @@ use tracing::info;
 
 use self::state::NodeState;
 use crate::{
-    identity::{self, Identity},
     machine_args::{self, MachineArgs},
     machine_dir::{MachineDir, Settings},
 };
@@ -94,7 +94,7 @@ impl KubemarkProxy {
             tokio::spawn(admin.serve(Registry::new(), readiness(Arc::clone(&shared)), shutdown.clone()));
         }
         let work = Box::pin(async {
-            let options = identity::IdentityOptions::new(args.node, dir.bootstrap(), args.state_dir);
+            let options = IdentityOptions::new(args.node, dir.bootstrap(), args.state_dir);
             let identity = Identity::obtain(options).await?;
             let client = identity.client();
             tokio::select! {

@@ -16,7 +16,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics::{self, gauge},
 };
-use machine_agent::identity::BootstrapClient;
+use machine_identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;

@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
-use machine_agent::identity::{Identity, IdentityError};
+use machine_identity::{Identity, IdentityError};
 use serde_json::json;
 
 use super::{Stage, obtain, whoami};

@@ -15,7 +15,7 @@ use kube::{
     config::Kubeconfig,
 };
 use kube_node_api::machine_identity::Account;
-use machine_agent::identity::token::{self, Token};
+use machine_identity::token::{self, Token};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 

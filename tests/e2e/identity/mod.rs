@@ -31,10 +31,8 @@ use kube_node_operator::{
     controllers::{Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, csr::Approver},
     providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings},
 };
-use machine_agent::{
-    identity::{Identity, IdentityOptions, token},
-    machine_dir,
-};
+use machine_agent::machine_dir;
+use machine_identity::{Identity, IdentityOptions, token};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
 };
 use kube_node_api::{NodeClass, NodeSet};
-use machine_agent::identity::Identity;
+use machine_identity::Identity;
 use serde_json::{Value, json};
 
 use super::{Stage, obtain};

@@ -18,9 +18,7 @@ use hollow_kubelet::{
 };
 use kube::runtime::utils::Backoff as _;
 use kube_ext::{backoff::Backoff, environment, error::chain};
-use machine_agent::identity::{
-    BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr,
-};
+use machine_identity::{BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr};
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,

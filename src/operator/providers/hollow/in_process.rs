@@ -12,7 +12,7 @@ use futures::{
 };
 use hollow_kubelet::{Hollow, MachineSpec, Settings, capacity, kubelet_watches::Meter};
 use kube_node_cache::{Cache, NodeView};
-use machine_agent::identity::BootstrapClient;
+use machine_identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 

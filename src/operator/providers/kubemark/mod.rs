@@ -30,7 +30,7 @@ use kube::{
 use kube_ext::{environment, error::chain, leader::Fence};
 use kube_node_api::{NodeClass, machine_identity::Account, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
-use machine_agent::identity::token;
+use machine_identity::token;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::json;

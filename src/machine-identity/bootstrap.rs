@@ -1,5 +1,5 @@
 //! Bootstrap kubeconfig: the address of the API server, and a token that may request a certificate. The file
-//! is written by [`super::token`], as JSON: a machine has no YAML parser.
+//! is written by [`crate::token`], as JSON: a machine has no YAML parser.
 
 use std::{
     fs,
