@@ -1,10 +1,12 @@
-//! API types: NodeClass, NodeSet, and the names of all labels, annotations, taints and finalizers. No I/O.
+//! API types: NodeClass, NodeSet, the names of all labels, annotations, taints and finalizers, and the contents of a
+//! machine's files. No I/O.
 
 mod architecture;
 mod crds;
 mod duration;
 pub mod generated_name;
 pub mod label_map;
+pub mod machine_files;
 pub mod machine_identity;
 pub mod names;
 mod node_class;

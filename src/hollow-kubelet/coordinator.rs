@@ -13,12 +13,13 @@ use std::{
 
 use jiff::Timestamp;
 use kube_ext::transport::TransportError;
+use kube_node_api::machine_files::MachineSettings;
 use kube_node_cache::{Cache, NodeView, PodView};
 use parking_lot::Mutex;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 
 use super::{
-    DedicatedClient, MachineSpec, MachineState, Settings, boot,
+    DedicatedClient, MachineSpec, MachineState, boot,
     clock::Clock,
     cpu_counter::CpuCounter,
     endpoint::{Endpoint, Endpoints},
@@ -49,7 +50,7 @@ pub struct Coordinator {
     pub events: EventRecorder,
     pub endpoints: Endpoints,
     shapes: Vec<Arc<Shape>>,
-    settings: Vec<Arc<Settings>>,
+    settings: Vec<Arc<MachineSettings>>,
     /// Receivers of machines that have just renewed their first Lease, and of deleted machines.
     pub watchers: Vec<UnboundedSender<MachineState>>,
     /// Last renewal time of each Lease by an earlier process, by Node name; removed as machines are created.
@@ -144,7 +145,7 @@ impl Coordinator {
     }
 
     /// Replaces a machine's settings.
-    pub fn update(&mut self, uid: &str, settings: Settings, now: Clock) {
+    pub fn update(&mut self, uid: &str, settings: MachineSettings, now: Clock) {
         let Some(uid) = self.kubelets.get_key_value(uid).map(|(uid, _)| Arc::clone(uid)) else { return };
         let Some(Kubelet { machine, lease, .. }) = self.kubelets.get_mut(&uid) else { return };
         if *machine.settings == settings {

@@ -102,8 +102,8 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::{Hollow, MachineSpec, RESTART, Settings};
-    use kube_node_api::{ContainerDefaults, Resources};
+    use crate::{Hollow, MachineSpec, RESTART};
+    use kube_node_api::{ContainerDefaults, Resources, machine_files::MachineSettings};
     use kube_node_cache::{Cache, NodeView, PodView};
 
     fn spec(name: &str) -> MachineSpec {
@@ -115,7 +115,7 @@ mod tests {
             kubelet_version: String::new(),
             container_runtime: String::new(),
             ip: None,
-            settings: Settings { failures: None, containers: ContainerDefaults::default() },
+            settings: MachineSettings { failures: None, containers: ContainerDefaults::default() },
         }
     }
 

@@ -39,11 +39,13 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kube::Client;
 use kube_ext::{call::ApiError, rate::Rate};
-use kube_node_api::{ContainerDefaults, Failures, Resources};
+use kube_node_api::{
+    Resources,
+    machine_files::{MachineDescription, MachineSettings},
+};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView};
 use parking_lot::Mutex;
 use prometheus::Registry;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{
     Notify,
     mpsc::{UnboundedReceiver, unbounded_channel},
@@ -75,18 +77,16 @@ pub struct MachineSpec {
     /// Address of the machine; None for any address that is free in this process.
     pub ip: Option<Ipv4Addr>,
     /// Settings that can change in place.
-    pub settings: Settings,
+    pub settings: MachineSettings,
 }
 
-/// Settings of a machine that can change in place.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Fault injection; None for a machine that stays healthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failures: Option<Failures>,
-    /// Container behaviour where the pod does not override it.
-    #[serde(default)]
-    pub containers: ContainerDefaults,
+impl MachineSpec {
+    /// Specification of the machine of this description; `ip` None for any address that is free in this process.
+    pub fn new(machine: MachineDescription, ip: Option<Ipv4Addr>, settings: MachineSettings) -> Self {
+        let MachineDescription { capacity, allocatable, kubelet_version, container_runtime, .. } = machine;
+        let (node, uid) = (machine.node.into(), machine.uid.into());
+        Self { node, uid, capacity, allocatable, kubelet_version, container_runtime, ip, settings }
+    }
 }
 
 /// Client of one machine alone; the API server sees it as a kubelet's.
@@ -194,7 +194,7 @@ impl Hollow {
     }
 
     /// Replaces a machine's settings; no effect if the machine does not exist.
-    pub fn update(&self, uid: &str, settings: Settings) {
+    pub fn update(&self, uid: &str, settings: MachineSettings) {
         self.shared.change(|coordinator, now| coordinator.update(uid, settings, now));
     }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube_node_api::machine_files::MachineSettings;
 use kube_node_cache::NodeView;
 use uuid::Uuid;
 
 use super::{
-    DedicatedClient, Settings, boot,
+    DedicatedClient, boot,
     clock::{Clock, to_seconds},
     cpu_counter::CpuCounter,
     endpoint::Endpoint,
@@ -19,7 +20,7 @@ use super::{
 pub struct Machine {
     pub node: Arc<str>,
     pub shape: Arc<Shape>,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MachineSettings>,
     /// The machine's Node, while the cache shows it.
     pub view: Option<Arc<NodeView>>,
     pub endpoint: Endpoint,

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube_node_api::machine_files::MachineSettings;
 use kube_node_cache::{Cache, PodView};
 
-use super::{Settings, shape::Shape};
+use super::shape::Shape;
 
 /// Machines of this process, as the HTTPS server sees them.
 pub trait ServedMachines: Send + Sync {
@@ -25,7 +26,7 @@ pub struct ServedMachine {
     /// Properties shared with other machines.
     pub shape: Arc<Shape>,
     /// Settings of the machine.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MachineSettings>,
     /// Time of the last boot.
     pub booted: Timestamp,
     /// Pods of all machines.

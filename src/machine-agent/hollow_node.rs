@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use hollow_kubelet::Hollow;
+use hollow_kubelet::{Hollow, MachineSpec};
 use kube::runtime::watcher;
 use kube_ext::{
     admin::{Admin, Readiness},
@@ -82,7 +82,7 @@ impl HollowNode {
         let (hollow, kubelets) =
             Hollow::new(client.clone(), &nodes, &pods, hollow_kubelet::RESTART, &registry)?;
         let uid = machine.uid.clone();
-        hollow.create(machine.spec(node_ip, settings), None);
+        hollow.create(MachineSpec::new(machine, node_ip, settings), None);
         tasks.spawn(kubelets.run(shutdown.clone()));
 
         let own_node = watcher::Config::default().fields(&format!("metadata.name={}", args.node));

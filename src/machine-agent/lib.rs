@@ -4,4 +4,4 @@ pub mod commands;
 pub mod hollow_node;
 pub mod kubemark_proxy;
 mod machine_args;
-pub mod machine_dir;
+mod machine_dir;

@@ -1,4 +1,4 @@
-//! Files for a machine in a pod of its own, in the folder that its provider mounts.
+//! The folder of a machine in a pod of its own: reads the [files](kube_node_api::machine_files) that its provider mounts.
 //!
 //! The provider writes the texts (annotations of the pod, which the kubelet turns into files);
 //! `kube-node hollow-node` and `kube-node kubemark-proxy` read the files. [`SETTINGS`] changes while the machine
@@ -6,58 +6,19 @@
 
 use std::{
     fs,
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
-use hollow_kubelet::MachineSpec;
-pub use hollow_kubelet::Settings;
-use kube_node_api::Resources;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use kube_node_api::machine_files::{BOOTSTRAP, MACHINE, MachineDescription, MachineSettings, SETTINGS};
+use serde::de::DeserializeOwned;
 use tokio::time::interval;
 use tracing::warn;
 
-/// Bootstrap kubeconfig; see [`machine_identity::token`].
-pub const BOOTSTRAP: &str = "bootstrap.kubeconfig";
-/// Description of the machine: a [`Machine`] as JSON.
-pub const MACHINE: &str = "machine.json";
-/// Settings that change in place: [`Settings`] as JSON.
-pub const SETTINGS: &str = "settings.json";
 /// Interval of reading the settings. The kubelet replaces files by moving symbolic links, up to a minute
 /// late; one small read costs less than following those links.
 const POLL: Duration = Duration::from_secs(1);
-
-/// Description of a machine.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Machine {
-    /// Name of its Node.
-    pub node: String,
-    /// UID of its Node.
-    pub uid: String,
-    /// Capacity of the machine.
-    pub capacity: Resources,
-    /// Part of the capacity that pods may use.
-    pub allocatable: Resources,
-    /// Version of its kubelet, such as `v1.36.3`.
-    pub kubelet_version: String,
-    /// Name and version of its container runtime, such as `containerd://2.1.0`.
-    pub container_runtime: String,
-    /// Commands that `/bin/sh -c` runs one after the other, before the kubelet starts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub commands: Vec<String>,
-}
-
-impl Machine {
-    /// The machine for its hollow kubelet.
-    pub fn spec(self, ip: Option<Ipv4Addr>, settings: Settings) -> MachineSpec {
-        let Self { capacity, allocatable, kubelet_version, container_runtime, .. } = self;
-        let (node, uid) = (self.node.into(), self.uid.into());
-        MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, ip, settings }
-    }
-}
 
 /// Folder of a machine.
 #[derive(Clone, Debug)]
@@ -77,23 +38,23 @@ impl MachineDir {
     }
 
     /// Description of the machine of `node`.
-    pub fn machine(&self, node: &str) -> anyhow::Result<Machine> {
+    pub fn machine(&self, node: &str) -> anyhow::Result<MachineDescription> {
         let path = self.path.join(MACHINE);
-        let machine: Machine = parse(&path, &read(&path)?)?;
+        let machine: MachineDescription = parse(&path, &read(&path)?)?;
         let found = &machine.node;
         ensure!(found == node, "{} is that of Node {found}, and --node is {node}", path.display());
         Ok(machine)
     }
 
     /// Current settings.
-    pub fn settings(&self) -> anyhow::Result<Settings> {
+    pub fn settings(&self) -> anyhow::Result<MachineSettings> {
         let path = self.path.join(SETTINGS);
         parse(&path, &read(&path)?)
     }
 
     /// Passes the settings to `apply` at the start and after each change, for as long as the future lives.
     /// Unreadable settings are logged once, and the former ones stay in effect.
-    pub async fn follow(&self, mut apply: impl FnMut(Settings)) {
+    pub async fn follow(&self, mut apply: impl FnMut(MachineSettings)) {
         let path = self.path.join(SETTINGS);
         let mut last = Err(String::new());
         let mut polls = interval(POLL);
@@ -125,6 +86,8 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> anyhow::Result<T> {
 
 #[cfg(test)]
 mod tests {
+    use kube_node_api::Resources;
+
     use super::*;
 
     #[test]
@@ -133,7 +96,7 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         let dir = MachineDir::new(&path);
         assert!(dir.machine("a").unwrap_err().to_string().contains("--machine-dir"));
-        let machine = Machine {
+        let machine = MachineDescription {
             node: "a".to_owned(),
             uid: "u".to_owned(),
             capacity: Resources::new(),

@@ -13,8 +13,8 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::watcher,
 };
+use kube_node_api::machine_files;
 use local_cluster::{Binaries, Progress, binaries};
-use machine_agent::machine_dir;
 use serde_json::{Value, json};
 
 use crate::identity::Stage;
@@ -91,7 +91,7 @@ impl Kubemark {
             "allocatable": {"cpu": "3900m", "memory": "15Gi"},
             "kubeletVersion": "v1.36.3", "containerRuntime": "containerd://2.1.0",
         });
-        fs::write(dir.join(machine_dir::MACHINE), machine.to_string()).unwrap();
+        fs::write(dir.join(machine_files::MACHINE), machine.to_string()).unwrap();
         let (port, probe_port, kubelet_port) = (free_port(), free_port(), free_port());
         let server = json!({"apiVersion": "v1", "kind": "Config", "current-context": "kubemark-proxy",
             "clusters": [{"name": "kubemark-proxy", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
@@ -188,7 +188,7 @@ impl FaultTarget for Kubemark {
     async fn set_failures(&self, failures: Value) {
         let new = self.dir.join("settings.new");
         fs::write(&new, json!({"failures": failures}).to_string()).unwrap();
-        fs::rename(new, self.dir.join(machine_dir::SETTINGS)).unwrap();
+        fs::rename(new, self.dir.join(machine_files::SETTINGS)).unwrap();
     }
 
     fn selector(&self) -> watcher::Config {

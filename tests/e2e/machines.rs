@@ -15,13 +15,13 @@ use kube::{
     api::{Patch, PatchParams, PropagationPolicy},
     runtime::watcher,
 };
-use kube_node_api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet, machine_files::MachineSettings};
 use kube_node_cache::{Cache, CustomObject as Stored, View};
 use kube_node_operator::{
     controllers::{
         Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, node::NodeController,
     },
-    providers::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage},
+    providers::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -99,7 +99,7 @@ impl Provider for Shelves {
         made
     }
 
-    async fn update(&self, _: &MachineId, _: &Settings) -> Result<(), ProviderError> {
+    async fn update(&self, _: &MachineId, _: &MachineSettings) -> Result<(), ProviderError> {
         let deaf = self.shelf.lock().unwrap().deaf;
         if deaf { Err(ProviderError::Unreachable("nobody hears".to_owned())) } else { Ok(()) }
     }

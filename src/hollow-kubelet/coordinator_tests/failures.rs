@@ -118,7 +118,7 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
         world.coordinator.update_pod(&running(&first), world.clock(5));
         world.coordinator.update(
             "uid-a",
-            Settings { failures: Some(failures), ..Settings::default() },
+            MachineSettings { failures: Some(failures), ..MachineSettings::default() },
             world.clock(5),
         );
         world.run(30);

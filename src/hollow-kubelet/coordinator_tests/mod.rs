@@ -82,7 +82,7 @@ impl World {
             kubelet_version: "v1.36.3".to_owned(),
             container_runtime: "containerd://2.1.0".to_owned(),
             ip: None,
-            settings: Settings { failures, containers: ContainerDefaults::default() },
+            settings: MachineSettings { failures, containers: ContainerDefaults::default() },
         };
         self.coordinator.create(spec, self.start);
     }

@@ -34,6 +34,7 @@ use kube_ext::{
     admin::{Admin, Readiness},
     process::signals,
 };
+use kube_node_api::machine_files::MachineSettings;
 use machine_identity::{Identity, IdentityOptions};
 use parking_lot::Mutex;
 use prometheus::Registry;
@@ -44,7 +45,7 @@ use tracing::info;
 use self::state::NodeState;
 use crate::{
     machine_args::{self, MachineArgs},
-    machine_dir::{MachineDir, Settings},
+    machine_dir::MachineDir,
 };
 
 /// Time limit for responses under way at shutdown.
@@ -125,7 +126,7 @@ struct Shared {
 
 impl Shared {
     /// Applies other settings.
-    fn set(&self, settings: Settings) {
+    fn set(&self, settings: MachineSettings) {
         self.change(|state| state.failures = settings.failures);
         self.changed.notify_one();
     }

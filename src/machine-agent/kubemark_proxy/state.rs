@@ -7,12 +7,11 @@ use hollow_kubelet::{
     fault_injection::{self, Behaviour},
 };
 use jiff::Timestamp;
-use kube_node_api::{Failures, time::passed};
+use kube_node_api::{Failures, machine_files::MachineDescription, time::passed};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::rewrite::{Leaves, ReportedStatus, condition, is_posted, rewrite_written};
-use crate::machine_dir::Machine;
 
 /// Time after its last sign of life during which a kubelet counts as alive: the duration of its Lease.
 const LIFE: Duration = Duration::from_secs(40);
@@ -36,7 +35,7 @@ pub struct Presence {
 /// State of the proxy.
 #[derive(Debug, Default)]
 pub struct NodeState {
-    machine: Machine,
+    machine: MachineDescription,
     /// Fault injection settings.
     pub failures: Option<Failures>,
     boot: Option<Uuid>,
@@ -52,7 +51,7 @@ pub struct NodeState {
 
 impl NodeState {
     /// State of a machine about which nothing is known.
-    pub fn new(machine: Machine) -> Self {
+    pub fn new(machine: MachineDescription) -> Self {
         Self { machine, ..Self::default() }
     }
 
@@ -124,7 +123,7 @@ impl NodeState {
             return false;
         }
         if metadata["uid"] != *self.machine.uid {
-            let Machine { node, uid, .. } = &self.machine;
+            let MachineDescription { node, uid, .. } = &self.machine;
             let found = metadata["uid"].as_str().unwrap_or_default();
             self.set_gone(format!(
                 "Node {node} has UID {found} and not {uid}: it was deleted and made anew, and is another machine's"
@@ -189,7 +188,7 @@ fn merge(first: &mut Value, second: Value) {
 }
 
 /// Values that the Node shows in place of those that kubemark reports.
-fn overrides(machine: &Machine, boot: Uuid) -> Leaves {
+fn overrides(machine: &MachineDescription, boot: Uuid) -> Leaves {
     let amounts = [("capacity", &machine.capacity), ("allocatable", &machine.allocatable)];
     let amounts = amounts.into_iter().flat_map(|(section, amounts)| {
         amounts.iter().map(move |(name, amount)| ((section, name.clone()), json!(amount)))

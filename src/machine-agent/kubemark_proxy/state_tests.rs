@@ -13,7 +13,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn state(failures: Option<Failures>) -> NodeState {
-    let mut state = NodeState::new(Machine {
+    let mut state = NodeState::new(MachineDescription {
         node: "a".to_owned(),
         uid: "u".to_owned(),
         capacity: BTreeMap::from([("example.com/gpu".to_owned(), Quantity("2".to_owned()))]),

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use kube_node_api::{NodeClassSpec, names};
+use kube_node_api::{NodeClassSpec, machine_files::MachineSettings, names};
 use kube_node_cache::{Cache, CachedNodeSet, NodeView};
 use kube_node_planner::revision::ResolvedMachine;
 
 use super::revisions::{Result, Revisions};
-use crate::providers::Settings;
 
 /// Content of the revision that a Node names; None if the Node names none or the revision is gone.
 pub async fn stored(revisions: &Revisions, node: &NodeView) -> Result<Option<Arc<ResolvedMachine>>> {
@@ -22,7 +21,7 @@ pub fn settings(
     machine: &ResolvedMachine,
     class: Option<&NodeClassSpec>,
     sets: &Cache<CachedNodeSet>,
-) -> Settings {
+) -> MachineSettings {
     let set = node.set().and_then(|set| sets.get(set));
     let overrides = set
         .as_ref()
@@ -32,5 +31,5 @@ pub fn settings(
         .and_then(|overrides| overrides.failures.clone())
         .or_else(|| class.and_then(|class| class.failures.clone()));
     let containers = machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
-    Settings { failures, containers }
+    MachineSettings { failures, containers }
 }

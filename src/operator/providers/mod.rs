@@ -9,15 +9,15 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
 use jiff::Timestamp;
-use kube_node_api::machine_identity::Account;
+use kube_node_api::{
+    machine_files::{MachineDescription, MachineSettings},
+    machine_identity::Account,
+};
 use kube_node_cache::NodeView;
 use kube_node_planner::revision;
-use machine_agent::machine_dir;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-
-pub use hollow_kubelet::Settings;
 
 pub(crate) use hollow::{HollowProvider, InProcess};
 pub(crate) use kubemark::KubemarkProvider;
@@ -30,7 +30,7 @@ pub struct MachineRequest {
     /// Machine spec: the content of the revision that the Node names.
     pub machine: revision::ResolvedMachine,
     /// Settings that can change while the machine exists.
-    pub settings: Settings,
+    pub settings: MachineSettings,
     /// Credentials Secret, in the operator's namespace, of the cluster that hosts the machine; None: the
     /// provider's default.
     pub credentials: Option<String>,
@@ -43,7 +43,7 @@ const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 
 impl MachineRequest {
     /// Description of the machine for its hollow kubelet.
-    fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
+    fn shape(&self) -> Result<MachineDescription, ProviderError> {
         let amounts = self.machine.amounts();
         let (capacity, allocatable) = amounts.map_err(|error| ProviderError::Invalid(error.to_string()))?;
         let provisioning = self.machine.provisioning.clone().unwrap_or_default();
@@ -51,7 +51,7 @@ impl MachineRequest {
             .container_runtime
             .as_ref()
             .map_or(CONTAINER_RUNTIME, |runtime| (runtime.name.as_str(), runtime.version.as_str()));
-        Ok(machine_dir::Machine {
+        Ok(MachineDescription {
             node: self.id.node.to_string(),
             uid: self.id.uid.to_string(),
             capacity,
@@ -214,7 +214,7 @@ pub trait Provider: Send + Sync {
     async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError>;
 
     /// Updates the settings of a machine; costs nothing if they are up to date.
-    async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError>;
+    async fn update(&self, id: &MachineId, settings: &MachineSettings) -> Result<(), ProviderError>;
 
     /// State of a machine; None if it does not exist.
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError>;

@@ -9,8 +9,10 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube_node_api::{Failures, GoDuration};
-use machine_agent::machine_dir;
+use kube_node_api::{
+    Failures, GoDuration,
+    machine_files::{self, MachineSettings},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -41,19 +43,19 @@ impl Machine {
             "allocatable": {"cpu": "3900m", "memory": "15Gi", "pods": "110"},
             "kubeletVersion": "v1.36.3", "containerRuntime": "containerd://2.1.0",
         });
-        fs::write(dir.join(machine_dir::MACHINE), machine.to_string()).unwrap();
+        fs::write(dir.join(machine_files::MACHINE), machine.to_string()).unwrap();
         // Free a moment ago; nobody else here takes ports at random.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let machine = Self { node: node.to_owned(), dir, port, process: None };
-        machine.set(&machine_dir::Settings::default());
+        machine.set(&MachineSettings::default());
         machine
     }
 
     /// Writes the settings as the kubelet does: beside, then moved.
-    fn set(&self, settings: &machine_dir::Settings) {
+    fn set(&self, settings: &MachineSettings) {
         let beside = self.dir.join("settings.new");
         fs::write(&beside, serde_json::to_vec(settings).unwrap()).unwrap();
-        fs::rename(beside, self.dir.join(machine_dir::SETTINGS)).unwrap();
+        fs::rename(beside, self.dir.join(machine_files::SETTINGS)).unwrap();
     }
 
     fn command(&self) -> Command {
@@ -140,7 +142,7 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
     machine.signal(Signal::SIGKILL);
     machine.process.take().unwrap().wait().unwrap();
     // Its token is of no more use: the certificate is enough.
-    fs::write(machine.dir.join(machine_dir::BOOTSTRAP), stale(&machine)).unwrap();
+    fs::write(machine.dir.join(machine_files::BOOTSTRAP), stale(&machine)).unwrap();
     let before = Timestamp::now();
     machine.start();
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
@@ -160,7 +162,7 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
         turn_unhealthy_periodically: Some(true),
         ..Failures::default()
     };
-    machine.set(&machine_dir::Settings { failures: Some(failures), ..machine_dir::Settings::default() });
+    machine.set(&MachineSettings { failures: Some(failures), ..MachineSettings::default() });
     let turns = turns(&stage, "process-1", 5).await;
     // The settings came in the middle of the first phase: phases count from the boot.
     for pair in turns[1..].windows(2) {
@@ -170,7 +172,7 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
         let wanted = if status == "False" { 4..=6 } else { 3..=5 };
         assert!(wanted.contains(&took), "{turns:?}");
     }
-    machine.set(&machine_dir::Settings::default());
+    machine.set(&MachineSettings::default());
     ready(&stage, "process-1").await;
 
     // Told to stop, it does, and well.
@@ -191,14 +193,14 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
 
 /// A kubeconfig like the machine's, with a token that nobody takes.
 fn stale(machine: &Machine) -> String {
-    let text = fs::read_to_string(machine.dir.join(machine_dir::BOOTSTRAP)).unwrap();
+    let text = fs::read_to_string(machine.dir.join(machine_files::BOOTSTRAP)).unwrap();
     let mut kubeconfig: Value = serde_json::from_str(&text).unwrap();
     kubeconfig["users"][0]["user"]["token"] = json!("e30.eyJleHAiOjYwfQ.c2ln");
     kubeconfig.to_string()
 }
 
 fn without_commands(machine: &Machine) -> String {
-    let text = fs::read_to_string(machine.dir.join(machine_dir::MACHINE)).unwrap();
+    let text = fs::read_to_string(machine.dir.join(machine_files::MACHINE)).unwrap();
     let mut spec: Value = serde_json::from_str(&text).unwrap();
     spec["commands"] = json!([]);
     spec.to_string()
@@ -232,11 +234,11 @@ async fn what_keeps_a_machine_from_starting_is_its_last_line() {
     };
     let last = said(machine.run());
     assert_eq!(last, "error: provisioning.commands[1] failed with exit status: 7: echo broken >&2; exit 7");
-    fs::write(machine.dir.join(machine_dir::MACHINE), without_commands(&machine)).unwrap();
+    fs::write(machine.dir.join(machine_files::MACHINE), without_commands(&machine)).unwrap();
 
     // A token that is stale is waited for, and named; a new one is taken.
-    let good = fs::read_to_string(machine.dir.join(machine_dir::BOOTSTRAP)).unwrap();
-    fs::write(machine.dir.join(machine_dir::BOOTSTRAP), stale(&machine)).unwrap();
+    let good = fs::read_to_string(machine.dir.join(machine_files::BOOTSTRAP)).unwrap();
+    fs::write(machine.dir.join(machine_files::BOOTSTRAP), stale(&machine)).unwrap();
     machine.start();
     eventually("it names the token", LONG, async || {
         let log = fs::read_to_string(machine.dir.join("log")).unwrap();
@@ -247,7 +249,7 @@ async fn what_keeps_a_machine_from_starting_is_its_last_line() {
         machine.probe("/readyz").as_deref() == Some("503")
     })
     .await;
-    fs::write(machine.dir.join(machine_dir::BOOTSTRAP), good).unwrap();
+    fs::write(machine.dir.join(machine_files::BOOTSTRAP), good).unwrap();
     ready(&stage, "refusal-1").await;
     machine.signal(Signal::SIGTERM);
     assert!(machine.ended().await.0);

@@ -25,13 +25,15 @@ use kube::{
     api::{DeleteParams, ListParams, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use kube_node_api::machine_identity::Account;
+use kube_node_api::{
+    machine_files::{self, MachineSettings},
+    machine_identity::Account,
+};
 use kube_node_cache::NodeView;
 use kube_node_operator::{
     controllers::{Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, csr::Approver},
-    providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings},
+    providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed},
 };
-use machine_agent::machine_dir;
 use machine_identity::{Identity, IdentityOptions, token};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +61,7 @@ impl Provider for Somewhere {
         Ok(())
     }
 
-    async fn update(&self, _: &MachineId, _: &Settings) -> Result<(), ProviderError> {
+    async fn update(&self, _: &MachineId, _: &MachineSettings) -> Result<(), ProviderError> {
         Ok(())
     }
 
@@ -187,7 +189,7 @@ impl Stage {
     pub async fn options(&self, node: &str, uid: &str) -> IdentityOptions {
         let dir = self.dir.join(node);
         std::fs::create_dir_all(dir.join("state")).unwrap();
-        let bootstrap = dir.join(machine_dir::BOOTSTRAP);
+        let bootstrap = dir.join(machine_files::BOOTSTRAP);
         std::fs::write(&bootstrap, self.bootstrap(node, uid).await).unwrap();
         let mut options = IdentityOptions::new(node, bootstrap, dir.join("state"));
         options.patience = Duration::from_secs(20);

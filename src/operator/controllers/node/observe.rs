@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube_ext::{call::call, environment};
-use kube_node_api::{NodeClass, names};
+use kube_node_api::{NodeClass, machine_files::MachineSettings, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     machine_backoff::MachineBackoff,
@@ -18,9 +18,7 @@ use kube_node_planner::{
 use super::{NodeController, Result};
 use crate::{
     controllers::{current_template, machine_spec},
-    providers::{
-        Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Settings, Stage, Trouble,
-    },
+    providers::{Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Stage, Trouble},
 };
 
 /// Namespace of Node Leases.
@@ -43,7 +41,7 @@ pub(super) struct Observed {
     /// Fields that a Node created by hand lacks.
     pub(super) adoption: Option<Adoption>,
     /// Machine spec and settings; None on a leaving Node, unless a restart lost its machine.
-    pub(super) request: Option<(Arc<ResolvedMachine>, Settings)>,
+    pub(super) request: Option<(Arc<ResolvedMachine>, MachineSettings)>,
     /// Secret with the credentials of the cluster that hosts the machine.
     pub(super) credentials: Option<String>,
 }

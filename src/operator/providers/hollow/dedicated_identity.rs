@@ -13,11 +13,12 @@ use std::{
 };
 
 use hollow_kubelet::{
-    DedicatedClient, Hollow, MachineSpec, Settings,
+    DedicatedClient, Hollow, MachineSpec,
     kubelet_watches::{self, Meter},
 };
 use kube::runtime::utils::Backoff as _;
 use kube_ext::{backoff::Backoff, environment, error::chain};
+use kube_node_api::machine_files::MachineSettings;
 use machine_identity::{BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr};
 use parking_lot::Mutex;
 use tokio::{
@@ -92,7 +93,7 @@ impl DedicatedIdentities {
         machines.by_uid.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
     }
 
-    pub(super) fn update(&self, uid: &str, settings: &Settings) {
+    pub(super) fn update(&self, uid: &str, settings: &MachineSettings) {
         if let Some(machine) = self.machines.lock().by_uid.get_mut(uid) {
             machine.spec.settings.clone_from(settings);
         }

@@ -10,7 +10,8 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use hollow_kubelet::{Hollow, MachineSpec, Settings, capacity, kubelet_watches::Meter};
+use hollow_kubelet::{Hollow, MachineSpec, capacity, kubelet_watches::Meter};
+use kube_node_api::machine_files::MachineSettings;
 use kube_node_cache::{Cache, NodeView};
 use machine_identity::BootstrapClient;
 use prometheus::Registry;
@@ -61,7 +62,8 @@ impl InProcess {
     /// Creates a machine if there is room. An existing one is left as it is.
     pub fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let MachineId { node, uid } = request.id.clone();
-        let spec = MachineSpec { node, uid, ..request.shape()?.spec(None, request.settings.clone()) };
+        let spec = MachineSpec::new(request.shape()?, None, request.settings.clone());
+        let spec = MachineSpec { node, uid, ..spec };
         if request.machine.load().is_some() {
             self.slots.acquire(&request.id, capacity::DEDICATED)?;
             self.dedicated.create(spec);
@@ -73,7 +75,7 @@ impl InProcess {
     }
 
     /// Updates the settings of a machine.
-    pub fn update(&self, uid: &str, settings: &Settings) {
+    pub fn update(&self, uid: &str, settings: &MachineSettings) {
         self.dedicated.update(uid, settings);
         self.hollow.update(uid, settings.clone());
     }

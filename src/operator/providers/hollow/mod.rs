@@ -16,13 +16,13 @@ use futures::{
 use http::Method;
 use kube::Client;
 use kube_ext::{call, transport::Body};
-use kube_node_api::{machine_identity::Account, names};
+use kube_node_api::{machine_files::MachineSettings, machine_identity::Account, names};
 use kube_node_cache::{Cache, NodeView};
 use serde_json::json;
 
 use self::hosted::Hosted;
 pub use self::in_process::InProcess;
-use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Settings};
+use super::{Existing, MachineId, MachineRequest, Provider, ProviderError};
 use crate::hosts::MembershipWatch;
 
 /// Name in `NodeClass.spec.nodeController`.
@@ -95,7 +95,7 @@ impl Provider for HollowProvider {
     }
 
     /// Workers see changed settings themselves.
-    async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError> {
+    async fn update(&self, id: &MachineId, settings: &MachineSettings) -> Result<(), ProviderError> {
         self.here.update(&id.uid, settings);
         Ok(())
     }

@@ -28,7 +28,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use kube_ext::{environment, error::chain, leader::Fence};
-use kube_node_api::{NodeClass, machine_identity::Account, names};
+use kube_node_api::{NodeClass, machine_files::MachineSettings, machine_identity::Account, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
 use machine_identity::token;
 use parking_lot::Mutex;
@@ -45,9 +45,7 @@ use self::{
     pod::Blueprint,
     view::MachinePod,
 };
-use super::{
-    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage, Watchers,
-};
+use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers};
 
 /// Name in `NodeClass.spec.nodeController`.
 const NAME: &str = "kubemark";
@@ -116,7 +114,7 @@ impl Provider for KubemarkProvider {
         in_time(self.create_pod(request)).await
     }
 
-    async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError> {
+    async fn update(&self, id: &MachineId, settings: &MachineSettings) -> Result<(), ProviderError> {
         in_time(async {
             let Some((cluster, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
             self.update_settings(&cluster, &pod, settings).await?;
@@ -250,7 +248,7 @@ impl KubemarkProvider {
         &self,
         cluster: &HostingCluster,
         pod: &MachinePod,
-        settings: &Settings,
+        settings: &MachineSettings,
     ) -> Result<(), ProviderError> {
         let settings = to_json(settings)?;
         if pod.settings.as_ref() == Some(&settings) {

@@ -1,7 +1,7 @@
 //! Builds the pod of a machine from the machine spec. No I/O.
 //!
 //! Our own image runs the hollow kubelet alone. Upstream kubemark runs beside a kubemark proxy from our
-//! image, which holds the machine's identity and does what an unpatched kubemark cannot: see [`machine_agent::kubemark_proxy`].
+//! image, which holds the machine's identity and does what an unpatched kubemark cannot: see `kubemark_proxy` in `src/machine-agent`.
 //!
 //! A manifest is written as JSON, as Kubernetes documents it. Tests check that the types of the API know each field.
 
@@ -14,9 +14,8 @@ use k8s_openapi::{
     api::core::v1::{Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod, Secret},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube_node_api::{KubemarkMachine, names};
+use kube_node_api::{KubemarkMachine, machine_files, names};
 use kube_node_planner::revision;
-use machine_agent::machine_dir;
 use serde_json::{Value, json};
 
 use crate::providers::MachineId;
@@ -24,7 +23,7 @@ use crate::providers::MachineId;
 /// Container with the hollow kubelet.
 pub const CONTAINER: &str = "hollow-kubelet";
 /// Key in the Secret: bootstrap kubeconfig of the machine.
-pub const KEY_BOOTSTRAP: &str = machine_dir::BOOTSTRAP;
+pub const KEY_BOOTSTRAP: &str = machine_files::BOOTSTRAP;
 /// Key in the Secret: kubeconfig by which an upstream kubemark reaches the proxy.
 const KEY_PROXY_KUBECONFIG: &str = "kubeconfig";
 
@@ -170,8 +169,8 @@ fn volumes(id: &MachineId, files: &[File]) -> Value {
     let input = json!([
         { "secret": { "name": name(id), "items": [item(KEY_BOOTSTRAP), item(KEY_PROXY_KUBECONFIG)] } },
         { "downwardAPI": { "items": [
-            annotation(names::ANNOTATION_MACHINE, machine_dir::MACHINE),
-            annotation(names::ANNOTATION_SETTINGS, machine_dir::SETTINGS),
+            annotation(names::ANNOTATION_MACHINE, machine_files::MACHINE),
+            annotation(names::ANNOTATION_SETTINGS, machine_files::SETTINGS),
         ] } },
     ]);
     let mut volumes = vec![
