@@ -17,7 +17,7 @@ use std::{
 use syn::{Attribute, Item, UseTree, Visibility, visit::Visit};
 
 /// The crates from bottom to top, by folder: each depends on those before it alone.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "api",
     "kube-ext",
     "cache",
@@ -26,6 +26,7 @@ const CRATES: [&str; 11] = [
     "machine-agent",
     "local-cluster",
     "planner",
+    "controllers",
     "operator",
     "conformance",
     "cli",

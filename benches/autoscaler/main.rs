@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_operator::autoscaler::proto::{
+use kube_node_controllers::autoscaler::proto::{
     GetAvailableGpuTypesRequest, GpuLabelRequest, NodeGroupAutoscalingOptions,
 };
 use serde_json::json;

@@ -12,11 +12,11 @@ use kube_ext::{
     traces::Traces,
 };
 use kube_node_api::{GoDuration, names};
-use kube_node_operator::{
-    Access, Options,
+use kube_node_controllers::{
+    ProviderIdPrefix,
     autoscaler::{self, Address},
-    controllers::ProviderIdPrefix,
 };
+use kube_node_operator::{Access, Options};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use local_cluster::images;
 

@@ -7,6 +7,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use hollow_kubelet::{Hollow, RESTART};
 use kube::Client;
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
+use kube_node_controllers::{
+    Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, Revisions, Secrets,
+    autoscaler::Autoscaler, csr::Approver, inventory, node::NodeController, nodeclass::NodeClassController,
+    nodeset::NodeSetController, provider::Provider,
+};
 use machine_identity::BootstrapClient;
 use parking_lot::Mutex;
 use prometheus::Registry;
@@ -15,14 +20,8 @@ use tracing::{info, warn};
 
 use super::{Caches, Options, TaskGroup};
 use crate::{
-    autoscaler::Autoscaler,
-    controllers::{
-        Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, Revisions, Secrets,
-        csr::Approver, inventory, node::NodeController, nodeclass::NodeClassController,
-        nodeset::NodeSetController,
-    },
     hosts::MembershipWatch,
-    providers::{HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
+    providers::{HollowProvider, InProcess, KubemarkProvider, kubemark},
 };
 
 /// Poll interval until all watches are in sync.

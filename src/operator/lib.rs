@@ -2,9 +2,7 @@
 //! shutdown. A worker ([`host`]) is built from the same parts.
 
 mod access;
-pub mod autoscaler;
 mod caches;
-pub mod controllers;
 pub mod host;
 pub mod hosts;
 mod leader_tasks;
@@ -21,6 +19,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics,
 };
+use kube_node_controllers::{ProviderIdPrefix, autoscaler, inventory};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -32,10 +31,7 @@ use self::{
     caches::Caches,
     task_group::{TaskGroup, hold, leave},
 };
-use crate::{
-    controllers::{ProviderIdPrefix, inventory},
-    preflight::Preflight,
-};
+use crate::preflight::Preflight;
 
 /// Options of [`run`].
 pub struct Options {

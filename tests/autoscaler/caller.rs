@@ -1,7 +1,7 @@
 //! cluster-autoscaler, played: the calls of one of its loops in their order and number, and its orders.
 
 use k8s_openapi::api::core::v1::Node;
-use kube_node_operator::autoscaler::proto::{
+use kube_node_controllers::autoscaler::proto::{
     ExternalGrpcNode, Instance, InstanceStatus, NodeGroup, NodeGroupAutoscalingOptions,
     NodeGroupAutoscalingOptionsRequest, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupForNodeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use kube_node_operator::autoscaler::proto::cloud_provider_client::CloudProviderClient;
+use kube_node_controllers::autoscaler::proto::cloud_provider_client::CloudProviderClient;
 use rustls::{
     ClientConfig, RootCertStore, SupportedProtocolVersion,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},

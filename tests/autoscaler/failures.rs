@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube_node_operator::autoscaler::proto::instance_status::InstanceState;
+use kube_node_controllers::autoscaler::proto::instance_status::InstanceState;
 use prost::Message;
 use serde_json::json;
 use tonic::Code;

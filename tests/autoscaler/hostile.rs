@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube_node_operator::autoscaler::proto::ExternalGrpcNode;
+use kube_node_controllers::autoscaler::proto::ExternalGrpcNode;
 use rustls::version::{TLS12, TLS13};
 use serde_json::json;
 use tokio::{

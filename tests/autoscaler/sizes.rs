@@ -4,7 +4,7 @@
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PropagationPolicy;
-use kube_node_operator::autoscaler::proto::instance_status::InstanceState;
+use kube_node_controllers::autoscaler::proto::instance_status::InstanceState;
 use serde_json::{Value, json};
 use tonic::Code;
 

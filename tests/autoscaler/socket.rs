@@ -10,7 +10,7 @@ use std::{
 use futures::{future::join_all, stream};
 use kube::Api;
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_operator::autoscaler::proto::{
+use kube_node_controllers::autoscaler::proto::{
     NodeGroupAutoscalingOptions, cloud_provider_server::SERVICE_NAME,
 };
 use nix::{

@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use kube_node_api::quantity;
-use kube_node_operator::autoscaler::proto::{
+use kube_node_controllers::autoscaler::proto::{
     ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, PricingNodePriceRequest,
     PricingPodPriceRequest,
 };

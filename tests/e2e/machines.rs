@@ -17,11 +17,10 @@ use kube::{
 };
 use kube_node_api::{NodeClass, NodeSet, machine_files::MachineSettings};
 use kube_node_cache::{Cache, CustomObject as Stored, View};
-use kube_node_operator::{
-    controllers::{
-        Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, node::NodeController,
-    },
-    providers::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage},
+use kube_node_controllers::{
+    Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions,
+    node::NodeController,
+    provider::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;

@@ -9,7 +9,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use kube_node_api::NodeSet;
-use kube_node_operator::autoscaler::proto::RefreshRequest;
+use kube_node_controllers::autoscaler::proto::RefreshRequest;
 use local_cluster::pki::Identity;
 use nix::{
     sys::signal::{Signal, kill},

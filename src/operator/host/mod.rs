@@ -16,6 +16,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics::{self, gauge},
 };
+use kube_node_controllers::Revisions;
 use machine_identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +28,7 @@ use super::{
     leader_tasks::in_sync,
     task_group::{TaskGroup, hold, leave},
 };
-use crate::{controllers::Revisions, hosts::MembershipWatch, preflight, providers::InProcess};
+use crate::{hosts::MembershipWatch, preflight, providers::InProcess};
 
 /// Options of [`run`].
 pub struct Options {

@@ -12,6 +12,11 @@ use kube_ext::{
 };
 use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::{CustomObject, EventHandler, NodeView};
+use kube_node_controllers::{
+    Revisions, machine_spec,
+    node::set_condition,
+    provider::{MachineId, MachineRequest, OUT_OF_RESOURCES, ProviderError},
+};
 use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::time::{sleep, timeout};
@@ -20,9 +25,8 @@ use tracing::{debug, info, warn};
 
 use super::Caches;
 use crate::{
-    controllers::{Revisions, machine_spec, node::set_condition},
     hosts::{MembershipWatch, Present, share},
-    providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, ProviderError},
+    providers::InProcess,
 };
 
 /// Concurrent reconciliations. None waits for more than the read of a revision that is not cached.

@@ -30,9 +30,10 @@ use kube_node_api::{
     machine_identity::Account,
 };
 use kube_node_cache::NodeView;
-use kube_node_operator::{
-    controllers::{Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions, csr::Approver},
-    providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed},
+use kube_node_controllers::{
+    Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions,
+    csr::Approver,
+    provider::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed},
 };
 use machine_identity::{Identity, IdentityOptions, token};
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ impl Provider for Somewhere {
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
         let known = self.machines.lock().unwrap().contains(id);
         Ok(known.then_some(Existing {
-            stage: providers::Stage::Up,
+            stage: provider::Stage::Up,
             lease: Renewed::Unknown,
             trouble: None,
             last_end: None,

@@ -19,6 +19,7 @@ use hollow_kubelet::{
 use kube::runtime::utils::Backoff as _;
 use kube_ext::{backoff::Backoff, environment, error::chain};
 use kube_node_api::machine_files::MachineSettings;
+use kube_node_controllers::provider::{Existing, MachineId, Renewed, Stage, Trouble, Watchers};
 use machine_identity::{BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr};
 use parking_lot::Mutex;
 use tokio::{
@@ -29,7 +30,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::priority_semaphore::PrioritySemaphore;
-use crate::providers::{Existing, MachineId, Renewed, Stage, Trouble, Watchers};
 
 /// Machines that request a certificate at once. Approver and signer handle as many at once themselves.
 const CONCURRENCY: usize = 16;

@@ -13,12 +13,12 @@ use futures::{
 use hollow_kubelet::{Hollow, MachineSpec, capacity, kubelet_watches::Meter};
 use kube_node_api::machine_files::MachineSettings;
 use kube_node_cache::{Cache, NodeView};
+use kube_node_controllers::provider::{Existing, MachineId, MachineRequest, ProviderError, Renewed, Stage};
 use machine_identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::{dedicated_identity::DedicatedIdentities, slots::Slots};
-use crate::providers::{Existing, MachineId, MachineRequest, ProviderError, Renewed, Stage};
 
 /// Machines in this process.
 #[derive(Clone)]

@@ -10,10 +10,9 @@ use std::{
 
 use kube_ext::metrics::gauge;
 use kube_node_cache::{Cache, EventHandler, NodeView};
+use kube_node_controllers::provider::{MachineId, ProviderError, Watchers};
 use parking_lot::Mutex;
 use prometheus::{Error, IntGauge, Registry};
-
-use crate::providers::{MachineId, ProviderError, Watchers};
 
 /// Slots for machines.
 pub struct Slots {

@@ -2,8 +2,7 @@
 
 use kube_ext::error::chain;
 use kube_node_api::names;
-
-use crate::providers::ProviderError;
+use kube_node_controllers::provider::ProviderError;
 
 /// Ignores the failure of a write if the object is gone, or another one has its name.
 pub fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), ProviderError> {

@@ -16,6 +16,7 @@ use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
 use kube_ext::{environment, error::chain};
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, View};
+use kube_node_controllers::provider::{ProviderError, Trouble, Watchers};
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -25,7 +26,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::{Options, answers::away, credentials::Credentials, view::MachinePod};
-use crate::providers::{ProviderError, Trouble, Watchers};
 
 /// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
 /// (a running watch outlives the rights to it), and credentials are read for changes.

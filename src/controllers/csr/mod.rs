@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use self::view::CsrView;
 use super::{Context, api::patch_params, reconcile::Result, reference_to_node};
-use crate::providers::{MachineId, Stage};
+use crate::provider::{MachineId, Stage};
 
 /// Concurrent reconciliations; nothing repeats a request.
 const CONFIG: Config = Config { concurrency: 8, min_interval: Duration::ZERO };

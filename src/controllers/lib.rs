@@ -1,17 +1,23 @@
-//! The controllers. Each reconciliation concerns one object: observe → plan → apply → status.
+//! The controllers, the interface of their providers, and the server for cluster-autoscaler. Each reconciliation
+//! concerns one object: observe → plan → apply → status.
+//!
+//! Invariant: nothing here knows how a machine runs. Providers do, in crates above, so an edit there rebuilds no
+//! controller.
 
 mod api;
+pub mod autoscaler;
 pub mod csr;
 mod drain_permits;
 mod events;
-pub(crate) mod inventory;
-pub(crate) mod machine_spec;
+pub mod inventory;
+pub mod machine_spec;
 mod metrics;
 pub mod node;
-pub(crate) mod nodeclass;
-pub(crate) mod nodeset;
+pub mod nodeclass;
+pub mod nodeset;
 mod pod_cidrs;
 mod policy_parameters;
+pub mod provider;
 mod reconcile;
 mod revisions;
 mod secrets;
@@ -35,12 +41,12 @@ pub use drain_permits::DrainPermits;
 pub use events::Events;
 pub use metrics::Metrics;
 pub use pod_cidrs::PodCidrs;
-pub(crate) use policy_parameters::PolicyParameters;
+pub use policy_parameters::PolicyParameters;
 pub use reconcile::ReconcileError;
 pub use revisions::{Revisions, RevisionsError};
-pub(crate) use secrets::Secrets;
+pub use secrets::Secrets;
 
-use crate::providers::Provider;
+use crate::provider::Provider;
 
 /// State that the controllers share.
 pub struct Context {

@@ -9,7 +9,7 @@ use super::{
     NodeController, Result,
     observe::{Adoption, Observed},
 };
-use crate::controllers::api::with_finalizer;
+use crate::api::with_finalizer;
 
 impl NodeController {
     pub(super) async fn adopt(&self, observed: &Observed, adoption: &Adoption) -> Result<()> {

@@ -26,7 +26,7 @@ use kube_node_planner::{
 use parking_lot::Mutex;
 
 use super::{index::Index, writer::Writer};
-use crate::controllers::Context;
+use crate::Context;
 
 /// All node groups.
 pub(super) struct Groups {

@@ -11,7 +11,7 @@ use kube_node_cache::{Cache, CachedNodeSet, NodeStage, NodeView};
 use kube_node_planner::{set::CONDITIONS, set_wait::WAITS};
 use prometheus::{Error, IntGaugeVec, Registry};
 
-use crate::providers::Provider;
+use crate::provider::Provider;
 
 /// Values of a condition's status.
 const STATUSES: [&str; 3] = ["True", "False", "Unknown"];

@@ -28,7 +28,7 @@ use kube_node_planner::{
 };
 
 use super::NodeSetController;
-use crate::controllers::revisions;
+use crate::revisions;
 
 /// Observed state of one set.
 pub(super) struct Observed {

@@ -28,10 +28,11 @@ use parking_lot::Mutex;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::status::{ReportedWaits, set_condition};
+pub(crate) use self::status::ReportedWaits;
+pub use self::status::set_condition;
 use self::{attachments::Attachments, status::is_refusal, writes::Writes};
 use super::{Context, ReconcileError, reconcile::Result};
-use crate::providers::{MachineId, ProviderError};
+use crate::provider::{MachineId, ProviderError};
 
 /// Concurrent reconciliations; each sends one write at a time.
 const CONFIG: Config = Config { concurrency: 32, min_interval: Duration::ZERO };

@@ -4,7 +4,7 @@ use kube_ext::{call::call, work_queue::Action};
 use tracing::info;
 
 use super::{Key, NodeController, Result};
-use crate::providers::{MachineId, Provider};
+use crate::provider::{MachineId, Provider};
 
 impl NodeController {
     /// Enqueues every machine whose Node is not in the cache.

@@ -11,7 +11,7 @@ use kube_node_planner::{
 };
 
 use super::observe::Observed;
-use crate::controllers::reserved_taints;
+use crate::reserved_taints;
 
 /// Settings read from annotations and spec, and the problems found there.
 #[derive(Debug, Default)]

@@ -44,7 +44,7 @@ use self::{
     proto::cloud_provider_server::{CloudProviderServer, SERVICE_NAME},
     service::Service,
 };
-use crate::controllers::Context;
+use crate::Context;
 
 /// Delay before another try to start, and interval at which certificates are checked for changes.
 const RETRY: Duration = Duration::from_secs(5);

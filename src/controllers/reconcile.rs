@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, field::Empty, info_span, warn};
 
 use super::{Context, RevisionsError};
-use crate::providers::ProviderError;
+use crate::provider::ProviderError;
 
 /// Requeue delay of an object that changed during a write; the watch is nearly always faster.
 const CONFLICT_RETRY: Duration = Duration::from_secs(1);

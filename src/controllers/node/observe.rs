@@ -17,8 +17,8 @@ use kube_node_planner::{
 
 use super::{NodeController, Result};
 use crate::{
-    controllers::{current_template, machine_spec},
-    providers::{Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Stage, Trouble},
+    current_template, machine_spec,
+    provider::{Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Stage, Trouble},
 };
 
 /// Namespace of Node Leases.

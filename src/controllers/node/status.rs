@@ -26,8 +26,9 @@ use serde_json::json;
 
 use super::{NodeController, Result, drain::drain_began, observe::Observed};
 use crate::{
-    controllers::{api::patch_params, reference_to_node},
-    providers::{Existing, Stage, Trouble},
+    api::patch_params,
+    provider::{Existing, Stage, Trouble},
+    reference_to_node,
 };
 
 /// Reported state of each Node that waits, by name.
@@ -140,7 +141,7 @@ impl NodeController {
 }
 
 /// Writes a condition onto a Node, unless the Node shows it already.
-pub(crate) async fn set_condition(
+pub async fn set_condition(
     api: &Api<PartialObjectMeta<Node>>,
     node: &NodeView,
     r#type: &str,

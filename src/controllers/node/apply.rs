@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::{NodeController, ReconcileError, Result, observe::Observed};
-use crate::{controllers::api, providers::MachineRequest};
+use crate::{api, provider::MachineRequest};
 
 impl NodeController {
     /// Executes a plan and returns the pods whose eviction was refused.

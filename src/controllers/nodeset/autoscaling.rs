@@ -14,7 +14,7 @@ use kube_node_planner::{
 use serde_json::json;
 
 use super::{NodeSetController, observe::Observed};
-use crate::controllers::api;
+use crate::api;
 
 impl NodeSetController {
     /// Removes Nodes that leave or are gone from the record of victims. The other entries are left to their writers.

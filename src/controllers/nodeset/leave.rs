@@ -13,7 +13,7 @@ use super::{
     NodeSetController, Result,
     apply::{Applied, RETRY, WRITES_AT_ONCE},
 };
-use crate::controllers::api;
+use crate::api;
 
 /// Finalizer with which the garbage collector removes owner references before it lets an owner go.
 const FINALIZER_ORPHAN: &str = "orphan";

@@ -26,7 +26,7 @@ use super::{
     NodeSetController, autoscaling,
     observe::{Blueprint, NoBlueprint, Observed},
 };
-use crate::controllers::{api, current_template};
+use crate::{api, current_template};
 
 /// Concurrent writes of one set: at some milliseconds each, more than enough to keep a control plane busy.
 /// Each has a connection of its own.

@@ -22,7 +22,7 @@ use super::{
     apply::{Applied, RETRY},
     observe::{Observed, member},
 };
-use crate::controllers::api::{self, patch_params};
+use crate::api::{self, patch_params};
 
 /// A status that this process wrote.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use super::{
     apply::{Applied, BATCH, WRITES_AT_ONCE},
     observe::Observed,
 };
-use crate::controllers::api;
+use crate::api;
 
 impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
