@@ -13,7 +13,7 @@ pub const MACHINE: &str = "machine.json";
 pub const SETTINGS: &str = "settings.json";
 
 /// Description of a machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineDescription {
     /// Name of its Node.

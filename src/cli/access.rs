@@ -15,7 +15,7 @@ use kube_ext::{
     objects,
 };
 use kube_node_api::NodeSet;
-use kube_node_operator::Access;
+use kube_node_controllers::Access;
 use local_cluster::{Layout, layout::supervisor};
 use serde_json::{Value, json};
 

@@ -9,7 +9,8 @@ use kube_ext::{
     telemetry,
 };
 use kube_node_api::names;
-use kube_node_operator::{host, hosts::lease_name};
+use kube_node_controllers::hosts::lease_name;
+use kube_node_operator::host;
 
 use super::process_args::{ProcessArgs, host_name, identity};
 

@@ -13,10 +13,10 @@ use kube_ext::{
 };
 use kube_node_api::{GoDuration, names};
 use kube_node_controllers::{
-    ProviderIdPrefix,
+    Access, ProviderIdPrefix,
     autoscaler::{self, Address},
 };
-use kube_node_operator::{Access, Options};
+use kube_node_operator::Options;
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use local_cluster::images;
 

@@ -9,7 +9,7 @@ use hollow_kubelet::{
 };
 use kube_ext::telemetry::LogFormat;
 use kube_node_api::names;
-use kube_node_operator::Access;
+use kube_node_controllers::Access;
 use tracing::{info, warn};
 
 /// Arguments of a process that runs hollow machines.

@@ -1,15 +1,18 @@
-//! The controllers, the interface of their providers, and the server for cluster-autoscaler. Each reconciliation
-//! concerns one object: observe → plan → apply → status.
+//! The controllers, and the parts of the operator beside them that need no hollow kubelet: the interface of providers,
+//! the provider kubemark, the server for cluster-autoscaler, the membership of workers, access and preflight. Each
+//! reconciliation concerns one object: observe → plan → apply → status.
 //!
-//! Invariant: nothing here knows how a machine runs. Providers do, in crates above, so an edit there rebuilds no
-//! controller.
+//! Invariant: nothing here depends on the hollow kubelet, so an edit of the hollow kubelet rebuilds no controller.
 
+mod access;
 mod api;
 pub mod autoscaler;
 pub mod csr;
 mod drain_permits;
 mod events;
+pub mod hosts;
 pub mod inventory;
+pub mod kubemark;
 pub mod machine_spec;
 mod metrics;
 pub mod node;
@@ -17,6 +20,7 @@ pub mod nodeclass;
 pub mod nodeset;
 mod pod_cidrs;
 mod policy_parameters;
+pub mod preflight;
 pub mod provider;
 mod reconcile;
 mod revisions;
@@ -37,6 +41,7 @@ use kube_node_planner::{
 };
 use parking_lot::Mutex;
 
+pub use access::Access;
 pub use drain_permits::DrainPermits;
 pub use events::Events;
 pub use metrics::Metrics;

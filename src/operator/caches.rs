@@ -7,9 +7,9 @@ use kube::{Api, Client, runtime::watcher};
 use kube_ext::admin::Readiness;
 use kube_node_api::names;
 use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView, run, run_protobuf};
+use kube_node_controllers::hosts::HostView;
 
 use super::TaskGroup;
-use crate::hosts::HostView;
 
 /// Caches of all shared watches.
 #[derive(Clone, Default)]

@@ -9,8 +9,15 @@ use kube::Client;
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
 use kube_node_controllers::{
     Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, Revisions, Secrets,
-    autoscaler::Autoscaler, csr::Approver, inventory, node::NodeController, nodeclass::NodeClassController,
-    nodeset::NodeSetController, provider::Provider,
+    autoscaler::Autoscaler,
+    csr::Approver,
+    hosts::MembershipWatch,
+    inventory,
+    kubemark::{self, KubemarkProvider},
+    node::NodeController,
+    nodeclass::NodeClassController,
+    nodeset::NodeSetController,
+    provider::Provider,
 };
 use machine_identity::BootstrapClient;
 use parking_lot::Mutex;
@@ -19,10 +26,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Caches, Options, TaskGroup};
-use crate::{
-    hosts::MembershipWatch,
-    providers::{HollowProvider, InProcess, KubemarkProvider, kubemark},
-};
+use crate::hollow::{HollowProvider, InProcess};
 
 /// Poll interval until all watches are in sync.
 const SYNC_POLL: Duration = Duration::from_millis(20);

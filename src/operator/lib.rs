@@ -1,13 +1,10 @@
 //! The operator: preflight checks, watches, leader election and the leader tasks (`leader_tasks`), run until
 //! shutdown. A worker ([`host`]) is built from the same parts.
 
-mod access;
 mod caches;
+mod hollow;
 pub mod host;
-pub mod hosts;
 mod leader_tasks;
-pub mod preflight;
-pub mod providers;
 mod task_group;
 
 use std::{net::SocketAddr, sync::Arc};
@@ -19,19 +16,19 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics,
 };
-use kube_node_controllers::{ProviderIdPrefix, autoscaler, inventory};
+use kube_node_controllers::{
+    Access, ProviderIdPrefix, autoscaler, inventory,
+    preflight::{self, Preflight},
+};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-pub use access::Access;
-
 use self::{
     caches::Caches,
     task_group::{TaskGroup, hold, leave},
 };
-use crate::preflight::Preflight;
 
 /// Options of [`run`].
 pub struct Options {

@@ -9,8 +9,8 @@ use kube::{
 };
 use kube_ext::environment::{self, Environment, within};
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_controllers::ProviderIdPrefix;
-use kube_node_operator::{Access, Options};
+use kube_node_controllers::{Access, ProviderIdPrefix};
+use kube_node_operator::Options;
 use kube_node_testing::{api_server::ApiServer, seeds, simulated_time::SimulatedTime};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};

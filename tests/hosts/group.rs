@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube_node_operator::hosts::share;
+use kube_node_controllers::hosts::share;
 
 use super::host::Host;
 use kube_node_testing::{Fixture, LONG, eventually};

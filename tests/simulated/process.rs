@@ -8,8 +8,8 @@ use kube_ext::{
     environment::{Environment, within},
     leader::{ElectionOptions, Timing},
 };
-use kube_node_controllers::ProviderIdPrefix;
-use kube_node_operator::{Access, Options};
+use kube_node_controllers::{Access, ProviderIdPrefix};
+use kube_node_operator::Options;
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use kube_node_testing::{
     api_server::{ApiServer, Random},

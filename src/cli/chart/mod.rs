@@ -4,7 +4,7 @@ mod certificates;
 mod uninstall;
 
 use clap::{Args, Subcommand};
-use kube_node_operator::Access;
+use kube_node_controllers::Access;
 
 /// Arguments of `chart`.
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use kube::{Api, Client, api::ListParams};
 use kube_ext::{call::call, objects};
 use kube_node_api::NodeSet;
-use kube_node_operator::preflight::{Preflight, Rights};
+use kube_node_controllers::preflight::{Preflight, Rights};
 use local_cluster::{NAMESPACE, absent};
 
 use super::findings::{Finding, list};

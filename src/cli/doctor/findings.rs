@@ -9,8 +9,10 @@ use k8s_openapi::api::{
     core::v1::{ContainerState, ContainerStatus, Pod},
 };
 use kube_node_api::{machine_identity::USER_PREFIX, node_lease};
-use kube_node_controllers::provider::Trouble;
-use kube_node_operator::providers::kubemark::health::{self, Health};
+use kube_node_controllers::{
+    kubemark::health::{self, Health},
+    provider::Trouble,
+};
 use serde::Serialize;
 
 /// Time limit for a certificate to be approved and signed, in seconds.

@@ -22,7 +22,7 @@ use kube_node_api::{
     NodeClass,
     names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
 };
-use kube_node_operator::providers::kubemark::credentials::Credentials;
+use kube_node_controllers::kubemark::credentials::Credentials;
 use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
 use super::{

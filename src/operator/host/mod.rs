@@ -1,6 +1,6 @@
 //! A worker: a process that runs the hollow machines of Nodes whose class names its group, in the operator's place.
 //!
-//! Input: the present workers decide which machines it runs ([`crate::hosts`]); Node, revision, class and set
+//! Input: the present workers decide which machines it runs ([`kube_node_controllers::hosts`]); Node, revision, class and set
 //! describe each machine. So workers need no instructions, and go on while no operator runs.
 //!
 //! Invariant: a worker writes nothing without its own Lease, held as a leader holds the operators' Lease; a
@@ -16,7 +16,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics::{self, gauge},
 };
-use kube_node_controllers::Revisions;
+use kube_node_controllers::{Access, Revisions, hosts::MembershipWatch, preflight};
 use machine_identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -24,11 +24,11 @@ use tracing::info;
 
 use self::reconciler::HostReconciler;
 use super::{
-    Access, Caches,
+    Caches,
     leader_tasks::in_sync,
     task_group::{TaskGroup, hold, leave},
 };
-use crate::{hosts::MembershipWatch, preflight, providers::InProcess};
+use crate::hollow::InProcess;
 
 /// Options of [`run`].
 pub struct Options {
@@ -146,7 +146,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::hosts::{HostView, lease_name};
+    use kube_node_controllers::hosts::{HostView, lease_name};
 
     #[test]
     fn a_worker_is_ready_with_its_first_own_heartbeat() {

@@ -13,7 +13,9 @@ use kube_ext::{
 use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::{CustomObject, EventHandler, NodeView};
 use kube_node_controllers::{
-    Revisions, machine_spec,
+    Revisions,
+    hosts::{MembershipWatch, Present, share},
+    machine_spec,
     node::set_condition,
     provider::{MachineId, MachineRequest, OUT_OF_RESOURCES, ProviderError},
 };
@@ -24,10 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Caches;
-use crate::{
-    hosts::{MembershipWatch, Present, share},
-    providers::InProcess,
-};
+use crate::hollow::InProcess;
 
 /// Concurrent reconciliations. None waits for more than the read of a revision that is not cached.
 const CONCURRENCY: usize = 8;

@@ -15,9 +15,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube_node_api::{KubemarkMachine, machine_files, names};
-use kube_node_controllers::provider::MachineId;
 use kube_node_planner::revision;
 use serde_json::{Value, json};
+
+use crate::provider::MachineId;
 
 /// Container with the hollow kubelet.
 pub const CONTAINER: &str = "hollow-kubelet";

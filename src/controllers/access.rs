@@ -17,7 +17,7 @@ use crate::preflight::Preflight;
 pub struct Access {
     config: Config,
     /// URL of the API server, for messages.
-    pub(super) url: String,
+    pub url: String,
     /// Source of the identity, for messages.
     identity: String,
     /// Client that is used in place of a connection by `config`.
@@ -71,7 +71,7 @@ impl Access {
     }
 
     /// Address and CA of the API server, without credentials.
-    pub(super) fn anonymous(&self) -> Config {
+    pub fn anonymous(&self) -> Config {
         let mut config = self.config.clone();
         config.auth_info = AuthInfo::default();
         config
@@ -87,7 +87,7 @@ impl Access {
     }
 
     /// A client that sends writes only while `fence` is open.
-    pub(super) fn fenced(&self, fence: &Fence) -> anyhow::Result<Client> {
+    pub fn fenced(&self, fence: &Fence) -> anyhow::Result<Client> {
         if let Some(client) = &self.given {
             let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
             let fence = fence.clone();
@@ -110,12 +110,12 @@ impl Access {
     }
 
     /// Checks of this identity by its `client`.
-    pub(super) fn preflight<'a>(&'a self, client: &'a Client, namespace: &'a str) -> Preflight<'a> {
+    pub fn preflight<'a>(&'a self, client: &'a Client, namespace: &'a str) -> Preflight<'a> {
         Preflight { client, who: &self.identity, url: &self.url, namespace }
     }
 
     /// CA certificates of the API server (PEM); empty if the system's root certificates are used.
-    pub(super) fn ca(&self) -> String {
+    pub fn ca(&self) -> String {
         let certificates = self.config.root_cert.iter().flatten();
         certificates.map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()))).collect()
     }

@@ -1,7 +1,8 @@
 //! Health of a machine's pod, from the pod's status. No I/O.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
-use kube_node_controllers::provider::Trouble;
+
+use crate::provider::Trouble;
 
 /// Waiting reasons of a container that starts normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];

@@ -16,7 +16,6 @@ use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
 use kube_ext::{environment, error::chain};
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, View};
-use kube_node_controllers::provider::{ProviderError, Trouble, Watchers};
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -24,6 +23,8 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
+
+use crate::provider::{ProviderError, Trouble, Watchers};
 
 use super::{Options, answers::away, credentials::Credentials, view::MachinePod};
 

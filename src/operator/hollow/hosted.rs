@@ -11,12 +11,11 @@ use futures::{
 };
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, NodeView};
-use kube_node_controllers::provider::{
-    Existing, MachineId, MachineRequest, OUT_OF_RESOURCES, Renewed, Stage, Trouble,
+use kube_node_controllers::{
+    hosts::MembershipWatch,
+    provider::{Existing, MachineId, MachineRequest, OUT_OF_RESOURCES, Renewed, Stage, Trouble},
 };
 use parking_lot::Mutex;
-
-use crate::hosts::MembershipWatch;
 
 /// Machines on workers.
 pub(super) struct Hosted {

@@ -30,9 +30,6 @@ use kube::{
 use kube_ext::{environment, error::chain, leader::Fence};
 use kube_node_api::{NodeClass, machine_files::MachineSettings, machine_identity::Account, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
-use kube_node_controllers::provider::{
-    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers,
-};
 use machine_identity::token;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -47,6 +44,9 @@ use self::{
     hosting_clusters::{HostingCluster, HostingClusters},
     pod::Blueprint,
     view::MachinePod,
+};
+use crate::provider::{
+    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers,
 };
 
 /// Name in `NodeClass.spec.nodeController`.

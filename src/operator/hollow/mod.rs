@@ -18,12 +18,14 @@ use kube::Client;
 use kube_ext::{call, transport::Body};
 use kube_node_api::{machine_files::MachineSettings, machine_identity::Account, names};
 use kube_node_cache::{Cache, NodeView};
-use kube_node_controllers::provider::{Existing, MachineId, MachineRequest, Provider, ProviderError};
+use kube_node_controllers::{
+    hosts::MembershipWatch,
+    provider::{Existing, MachineId, MachineRequest, Provider, ProviderError},
+};
 use serde_json::json;
 
 use self::hosted::Hosted;
 pub use self::in_process::InProcess;
-use crate::hosts::MembershipWatch;
 
 /// Name in `NodeClass.spec.nodeController`.
 const NAME: &str = "hollow";

@@ -9,8 +9,6 @@ mod membership;
 mod membership_watch;
 pub mod share;
 
-pub use lease::lease_name;
-
-pub(crate) use lease::HostView;
-pub(crate) use membership::{Membership, Present};
-pub(crate) use membership_watch::MembershipWatch;
+pub use lease::{HostView, lease_name};
+pub use membership::{Membership, Present};
+pub use membership_watch::MembershipWatch;

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube_node_api::names;
 use kube_node_cache::View;
-use kube_node_controllers::provider::{MachineId, Trouble};
 
 use super::health::{self, Health};
+use crate::provider::{MachineId, Trouble};
 
 /// The pod of a machine.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! Interpretation of responses of hosting clusters. No I/O.
 
 use kube_ext::error::chain;
+
+use crate::provider::ProviderError;
 use kube_node_api::names;
-use kube_node_controllers::provider::ProviderError;
 
 /// Ignores the failure of a write if the object is gone, or another one has its name.
 pub fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), ProviderError> {

@@ -6,9 +6,9 @@ use k8s_openapi::{
 };
 use kube::{Api, Client};
 use kube_node_api::{FileSource, ProvisionedFile, SecretKeyRef};
-use kube_node_controllers::provider::ProviderError;
 
 use super::pod::{File, USER};
+use crate::provider::ProviderError;
 
 /// Default mode.
 const MODE: i32 = 0o644;
