@@ -142,10 +142,11 @@ impl Faults {
         self.refused.lock().clone()
     }
 
-    /// Returns true if writes to this path are refused.
+    /// Returns true if writes to this path are refused. The status stays its kubelet's: a Node that is not Ready
+    /// would spend the budget of its set.
     pub fn is_refused(&self, path: &str) -> bool {
-        let of_node = path.strip_prefix("/api/v1/nodes/").map(|rest| rest.split('/').next());
-        of_node.flatten().is_some_and(|node| self.refused.lock().as_deref() == Some(node))
+        let node = path.strip_prefix("/api/v1/nodes/");
+        node.is_some_and(|node| self.refused.lock().as_deref() == Some(node))
     }
 
     /// Number of writes that all processes sent.
