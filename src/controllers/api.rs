@@ -69,18 +69,26 @@ pub fn with_finalizer(finalizers: &[String], finalizer: &str, wanted: bool) -> O
     (has != wanted).then_some(changed)
 }
 
+/// Precondition of a status that others write, too: nobody has changed the object since it was read.
+pub fn same_version(read: &ObjectMeta) -> Value {
+    json!({ "op": "add", "path": "/metadata/resourceVersion", "value": read.resource_version })
+}
+
+/// Precondition of a status that no one else writes: the spec is the one that the status is about. A write that
+/// arrives late would report an older spec otherwise.
+pub fn same_generation(read: &ObjectMeta) -> Value {
+    json!({ "op": "test", "path": "/metadata/generation", "value": read.generation })
+}
+
 /// Replaces the whole status: fields that are no longer set must disappear. Returns the object as the API
-/// server stored it. Where others write the status too, `read` is the resource version that `status` is based
-/// on: their writes in between are then a conflict.
+/// server stored it.
 pub async fn replace_status<K: Typed>(
     api: &Api<K>,
     name: &str,
-    read: Option<&str>,
+    precondition: Value,
     status: &impl Serialize,
 ) -> Result<K, ApiError> {
-    let add = |path: &str, value| json!({ "op": "add", "path": path, "value": value });
-    let version = read.map(|version| add("/metadata/resourceVersion", json!(version)));
-    let change: Value = version.into_iter().chain([add("/status", json!(status))]).collect();
+    let change = json!([precondition, { "op": "add", "path": "/status", "value": status }]);
     let write = async {
         let change = serde_json::from_value(change).map_err(kube::Error::SerdeError)?;
         api.patch_status(name, &patch_params(), &Patch::<()>::Json(change)).await

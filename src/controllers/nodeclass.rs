@@ -220,8 +220,8 @@ impl NodeClassController {
             return Ok(());
         }
         // A third party's NodeController may accept the class at the same time.
-        let read = class.metadata.resource_version.as_deref();
-        api::replace_status(&self.api, class.name(), read, &status).await.map(drop)
+        let precondition = api::same_version(&class.metadata);
+        api::replace_status(&self.api, class.name(), precondition, &status).await.map(drop)
     }
 
     /// The condition `Accepted`; None for a class of a third party's NodeController, which writes the

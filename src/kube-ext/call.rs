@@ -61,6 +61,16 @@ impl ApiError {
         self.is(409)
     }
 
+    /// Returns true if a `test` of a JSON patch failed. The API server answers with 422, and names no cause as it
+    /// does for an invalid object.
+    pub fn is_failed_test(&self) -> bool {
+        let causes = self
+            .status()
+            .and_then(|status| status.details.as_ref())
+            .map_or(0, |details| details.causes.len());
+        self.is(422) && causes == 0
+    }
+
     /// Returns true if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.is(404)

@@ -126,7 +126,10 @@ impl NodeSetController {
             return Ok(());
         }
         self.record_events(own, report.old, &status);
-        let stored = match api::replace_status(&self.api, own.name(), None, &status).await {
+        let precondition = api::same_generation(&own.metadata);
+        let stored = match api::replace_status(&self.api, own.name(), precondition, &status).await {
+            // The spec has changed: the watch is about to show it, and the set is reconciled again.
+            Err(error) if error.is_failed_test() => return Ok(()),
             Err(error) if error.is_not_found() => None,
             other => Some(other?),
         };
