@@ -11,9 +11,11 @@ use std::{
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use kube_node_testing::api_server::{ApiServer, Change};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
+
+use crate::autoscaler_checks::ScalingChecks;
 
 /// Time for which the replicas of before may still be acted on: watches lag and freeze.
 const MEMORY: Duration = Duration::from_secs(150);
@@ -33,6 +35,7 @@ pub struct Sent {
     pub method: Method,
     pub path: String,
     pub body: Bytes,
+    pub at: Instant,
 }
 
 impl Sent {
@@ -44,6 +47,7 @@ impl Sent {
 /// The judge of one schedule.
 pub struct Checks {
     state: Mutex<State>,
+    scaling: Mutex<ScalingChecks>,
     begun: Instant,
 }
 
@@ -86,7 +90,12 @@ struct State {
 
 impl Checks {
     pub fn new() -> Self {
-        Self { state: Mutex::default(), begun: Instant::now() }
+        Self { state: Mutex::default(), scaling: Mutex::default(), begun: Instant::now() }
+    }
+
+    /// The rules of scale requests.
+    pub fn scaling(&self) -> MutexGuard<'_, ScalingChecks> {
+        self.scaling.lock()
     }
 
     pub fn count(&self, sent: &Sent) {
@@ -228,8 +237,10 @@ impl Checks {
         let revision = self.state.lock().revision;
         for change in server.changes_since(revision) {
             self.record(&change, by.map(|(sent, _)| sent));
-            let found = self.state.lock().judge(server, &change, by.map(|(sent, _)| sent));
-            if let Some(found) = found {
+            let sent = by.map(|(sent, _)| sent);
+            let found = self.state.lock().judge(server, &change, sent);
+            let of_scaling = self.scaling().judge(server, &change, sent);
+            if let Some(found) = found.or(of_scaling) {
                 self.violate(&found);
             }
         }

@@ -6,6 +6,8 @@
 //! `KUBE_NODE_SCENARIO=rollout` (all faults of a scenario), with `KUBE_NODE_FAULT=Conflict@17` (one of them);
 //! `KUBE_NODE_LOG=1` prints each change, `KUBE_NODE_REQUESTS=1` each request.
 
+mod autoscaler;
+mod autoscaler_checks;
 mod checks;
 mod faults;
 mod network;

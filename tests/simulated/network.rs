@@ -87,7 +87,8 @@ impl Network {
         self.shared.state.lock().is_dead
     }
 
-    async fn alive(&self) {
+    /// Waits for ever if the process was killed.
+    pub async fn alive(&self) {
         if self.is_dead() {
             std::future::pending().await
         }
@@ -117,6 +118,7 @@ impl Network {
             method: head.method.clone(),
             path: head.uri.path().to_owned(),
             body: body.clone(),
+            at: Instant::now(),
         };
         if is_write {
             shared.checks.sent(&shared.server, &sent);

@@ -8,7 +8,10 @@ use kube_ext::{
     environment::{Environment, within},
     leader::{ElectionOptions, Timing},
 };
-use kube_node_controllers::{Access, ProviderIdPrefix};
+use kube_node_controllers::{
+    Access, ProviderIdPrefix,
+    autoscaler::{self, Address, InProcess},
+};
 use kube_node_operator::Options;
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use kube_node_testing::{
@@ -74,11 +77,22 @@ pub struct Cluster {
     pub checks: Arc<Checks>,
     pub faults: Arc<Faults>,
     pub begun: Instant,
+    /// Services for cluster-autoscaler, by process.
+    pub endpoints: Arc<Mutex<BTreeMap<String, Endpoint>>>,
+}
+
+/// The service of a process for cluster-autoscaler.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub process: String,
+    pub service: InProcess,
+    pub time: Arc<dyn Environment>,
+    pub network: Network,
 }
 
 /// Runs the operator of a host again and again.
 pub async fn keep_running(
-    Cluster { seed, server, checks, faults, begun }: Cluster,
+    Cluster { seed, server, checks, faults, begun, endpoints }: Cluster,
     number: usize,
     host: Arc<Host>,
 ) {
@@ -92,10 +106,11 @@ pub async fn keep_running(
         let time = SimulatedTime::new(draws.number()).begun(begun).wrong_by(Arc::clone(&host.clock_error));
         let time: Arc<dyn Environment> = Arc::new(time);
         let client = Client::new(network.clone(), "default");
-        let work = within(
-            time,
-            kube_node_operator::run(options(client, name.clone(), timing), CancellationToken::new()),
-        );
+        let (process, service) = (name.clone(), InProcess::default());
+        let options = options(client, name.clone(), timing, service.clone());
+        let endpoint = Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
+        endpoints.lock().insert(name.clone(), endpoint);
+        let work = within(time, kube_node_operator::run(options, CancellationToken::new()));
         tokio::select! {
             biased;
             () = host.killed.notified() => checks.note(&format!("{name} is killed by a user")),
@@ -112,11 +127,12 @@ pub async fn keep_running(
             },
         }
         network.kill();
+        endpoints.lock().remove(&name);
         sleep(up_to(&mut draws, RESTART)).await;
     }
 }
 
-fn options(client: Client, identity: String, timing: Timing) -> Options {
+fn options(client: Client, identity: String, timing: Timing, service: InProcess) -> Options {
     let range = "10.64.0.0/16".parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
     Options {
         client: Access::by(client),
@@ -130,7 +146,12 @@ fn options(client: Client, identity: String, timing: Timing) -> Options {
         machine_image: String::new(),
         machine_api_server: None,
         insecure_credentials: false,
-        autoscaler: None,
+        autoscaler: Some(autoscaler::Options {
+            address: Address::InProcess(service),
+            tls: None,
+            client_names: Vec::new(),
+            options: false,
+        }),
         election: Some(ElectionOptions {
             namespace: "kube-node-system".to_owned(),
             name: "kube-node-operator".to_owned(),

@@ -51,6 +51,7 @@ impl Scenario {
             operators: self.operators,
             surge: 1,
             unavailable: 0,
+            scaling: None,
             actions: (self.actions)(),
             faults: [].into(),
             single: None,

@@ -16,9 +16,10 @@ use kube_node_testing::{
     simulated_time::SimulatedTime,
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
+    autoscaler::{ClusterAutoscaler, SET},
     checks::{Checks, name},
     faults::{Fault, Faults},
     others::Others,
@@ -32,6 +33,8 @@ const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
 const ACTIVE: u64 = 240;
 /// Time within which everything has to settle afterwards.
 const SETTLES: Duration = Duration::from_mins(30);
+/// Longest time for which the operator acts on an old state: without faults, and with watches that freeze.
+const DELAYS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(150)];
 /// Time after which nothing is written any more.
 const QUIET_AFTER: Duration = Duration::from_secs(20);
 /// Time after which a request that was lost is sent again at the latest.
@@ -64,6 +67,10 @@ pub enum Action {
     ClockError(usize, i64),
     /// An admission policy refuses all writes of the operators to the n-th Node, until all else has settled.
     Refuse(usize),
+    /// Pods need so many Nodes of the set that cluster-autoscaler scales; the set is created if it is missing.
+    Need(i32),
+    /// cluster-autoscaler is restarted.
+    RestartAutoscaler,
 }
 
 /// All that decides about a run.
@@ -73,6 +80,8 @@ pub struct Schedule {
     pub operators: usize,
     pub surge: u64,
     pub unavailable: u64,
+    /// Least and most replicas of the set that cluster-autoscaler scales; None: it does not run.
+    pub scaling: Option<(i32, i32)>,
     /// Seconds from the beginning.
     pub actions: Vec<(u64, Action)>,
     pub faults: BTreeSet<Fault>,
@@ -94,8 +103,8 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators, surge {}, unavailable {}, faults {:?}, single {:?}",
-            self.seed, self.operators, self.surge, self.unavailable, self.faults, self.single
+            "seed {}: {} operators, surge {}, unavailable {}, scaling {:?}, faults {:?}, single {:?}",
+            self.seed, self.operators, self.surge, self.unavailable, self.scaling, self.faults, self.single
         )?;
         self.actions.iter().try_for_each(|(at, action)| writeln!(formatter, "  {at:>4} s: {action:?}"))
     }
@@ -136,7 +145,40 @@ impl Schedule {
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
-        Self { seed, operators, surge, unavailable, actions, faults, single: None, active: ACTIVE }
+        let (scaling, single, active) = (None, None, ACTIVE);
+        let all = Self { seed, operators, surge, unavailable, scaling, actions, faults, single, active };
+        all.scaled_by_autoscaler()
+    }
+
+    /// In a quarter of the schedules, lets cluster-autoscaler scale a set in place of users. The draws are apart from the
+    /// others.
+    fn scaled_by_autoscaler(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(32) ^ 0xca);
+        if random.number() % 4 > 0 {
+            return self;
+        }
+        self.scaling = Some((i32::try_from(random.below(3)).unwrap(), 9));
+        for (_, action) in &mut self.actions {
+            if let Action::Scale(set, replicas) = action
+                && set == SET
+            {
+                *action = Action::Need(i32::try_from(*replicas).unwrap());
+            }
+        }
+        for _ in 0..4 + random.below(8) {
+            let action = match random.number() % 8 {
+                0..5 => Action::Need(i32::try_from(random.below(11)).unwrap()),
+                5 => Action::RestartAutoscaler,
+                6 => Action::Roll(random.number() % 20),
+                _ => Action::Kill(random.below(2)),
+            };
+            self.actions.push((5 + random.number() % ACTIVE, action));
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        if random.number() % 2 == 0 {
+            self.faults.extend([Fault::LostAnswer, Fault::DoneLater]);
+        }
+        self
     }
 
     /// The schedule without some of its actions and faults: what is left still fails.
@@ -201,6 +243,16 @@ impl Schedule {
             checks: Arc::clone(&checks),
             faults: Arc::clone(&faults),
             begun,
+            endpoints: Arc::default(),
+        };
+        checks.scaling().delay = DELAYS[usize::from(!self.faults.is_empty())];
+        let restarted = Arc::new(Notify::new());
+        let autoscaler = ClusterAutoscaler::new(cluster.clone(), Arc::clone(&restarted));
+        let scaled = async {
+            match self.scaling {
+                Some(_) => autoscaler.keep_running().await,
+                None => std::future::pending().await,
+            }
         };
         let operators = hosts
             .iter()
@@ -210,7 +262,8 @@ impl Schedule {
         tokio::select! {
             biased;
             _ = futures::future::join_all(operators) => checks.violate("no operator is started again"),
-            () = self.live(&mut others, &cluster, &hosts) => {}
+            () = scaled => checks.violate("cluster-autoscaler is not started again"),
+            () = self.live(&mut others, &cluster, &hosts, &restarted) => {}
         }
         Outcome {
             log: checks.log(),
@@ -221,7 +274,13 @@ impl Schedule {
     }
 
     /// What users do, and the wait for its effect.
-    async fn live(&self, others: &mut Others, cluster: &process::Cluster, hosts: &[Arc<Host>]) {
+    async fn live(
+        &self,
+        others: &mut Others,
+        cluster: &process::Cluster,
+        hosts: &[Arc<Host>],
+        restarted: &Notify,
+    ) {
         let process::Cluster { server, checks, faults, begun, .. } = cluster;
         others.call(Method::POST, CLASSES, &class(0));
         let mut actions = self.actions.iter().peekable();
@@ -231,7 +290,7 @@ impl Schedule {
             let now = begun.elapsed();
             while let Some((_, action)) = actions.next_if(|(at, _)| Duration::from_secs(*at) <= now) {
                 checks.note(&format!("user: {action:?}"));
-                self.act(action, others, &mut wanted, cluster, hosts);
+                self.act(action, others, &mut wanted, cluster, hosts, restarted);
             }
             if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
                 server.compact();
@@ -279,6 +338,7 @@ impl Schedule {
         wanted: &mut Wanted,
         cluster: &process::Cluster,
         hosts: &[Arc<Host>],
+        restarted: &Notify,
     ) {
         let nth = |others: &Others, n: usize| {
             let nodes = others.nodes();
@@ -331,6 +391,22 @@ impl Schedule {
             Action::CutOff(n, seconds) => host(*n).cut_off(Duration::from_secs(*seconds)),
             Action::ClockError(n, seconds) => {
                 host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
+            }
+            Action::RestartAutoscaler => restarted.notify_waiters(),
+            Action::Need(needed) => {
+                cluster.checks.scaling().need(*needed);
+                let (min, max) = self.scaling.unwrap_or_default();
+                let replicas = u64::try_from(*needed.clamp(&min, &max)).unwrap();
+                let sets = cluster.server.objects("kube-node.io", "nodesets");
+                let set = sets.iter().find(|set| name(set) == SET);
+                if set.is_none() {
+                    let mut set = self.set(SET, replicas);
+                    set["spec"]["autoscaling"] = json!({ "minReplicas": min, "maxReplicas": max });
+                    others.call(Method::POST, SETS, &set);
+                }
+                if set.is_none_or(|set| set["metadata"]["deletionTimestamp"].is_null()) {
+                    wanted.sets.insert(SET.to_owned(), replicas);
+                }
             }
             Action::Refuse(n) => {
                 if let Some(node) = nth(others, *n) {

@@ -1,4 +1,5 @@
-//! Listener: a port or a unix socket, and the connections of clients that have authenticated.
+//! Listener: a port or a unix socket, and the connections of clients that have authenticated. A caller of the same
+//! process, such as a simulation, needs neither.
 
 use std::{
     fmt, io,
@@ -15,6 +16,7 @@ use kube_ext::{
     environment,
     tls::{self, Certificates},
 };
+use parking_lot::Mutex;
 use scopeguard::ScopeGuard;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -22,7 +24,8 @@ use tokio::{
     sync::mpsc,
     time::sleep,
 };
-use tonic::transport::server::Connected;
+use tokio_util::sync::CancellationToken;
+use tonic::{service::Routes, transport::server::Connected};
 use tracing::{debug, warn};
 
 /// Time limit of a TLS handshake.
@@ -34,12 +37,31 @@ const HANDSHAKES: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listen address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Address {
     /// A port.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
+    /// Calls inside this process, without a connection.
+    InProcess(InProcess),
+}
+
+/// The services of a server for callers of the same process.
+#[derive(Clone, Debug, Default)]
+pub struct InProcess(Arc<Mutex<Option<Routes>>>);
+
+impl InProcess {
+    /// The services; None while the server does not run.
+    pub fn routes(&self) -> Option<Routes> {
+        self.0.lock().clone()
+    }
+
+    pub(super) async fn serve(&self, routes: Routes, shutdown: &CancellationToken) {
+        let _served = scopeguard::guard(&self.0, |served| *served.lock() = None);
+        *self.0.lock() = Some(routes);
+        shutdown.cancelled().await;
+    }
 }
 
 impl Address {
@@ -47,7 +69,7 @@ impl Address {
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
-            Self::Unix(_) => true,
+            Self::Unix(_) | Self::InProcess(_) => true,
         }
     }
 }
@@ -57,6 +79,7 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::InProcess(_) => f.write_str("this process"),
         }
     }
 }
@@ -106,6 +129,7 @@ impl Listener {
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
                 Ok(Self::Unix { listener, _file: file })
             }
+            Address::InProcess(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -35,7 +35,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tower::{layer::layer_fn, service_fn};
 use tracing::{info, warn};
 
-pub use listen::Address;
+pub use listen::{Address, InProcess};
 
 use self::{
     groups::Groups,
@@ -156,6 +156,16 @@ impl Autoscaler {
             Some(files) => Some(Arc::new(Certificates::load(files.read()?, environment::now())?)),
             None => None,
         };
+        let service = Service { groups: Arc::clone(&self.groups), options: *options };
+        let service = CloudProviderServer::new(service).max_decoding_message_size(LARGEST_MESSAGE);
+        // With incomplete caches, groups would be missing and existing Nodes would seem gone.
+        let groups = Arc::clone(&self.groups);
+        let service = InterceptedService::new(service, move |request| {
+            if groups.in_sync() { Ok(request) } else { Err(Status::unavailable(NOT_LISTED)) }
+        });
+        if let Address::InProcess(in_process) = address {
+            return Ok(in_process.serve(Routes::new(service), shutdown).await);
+        }
         let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address}"));
         let listener = listener.map_err(|error| ServeError { reason: "AddressNotAvailable", error })?;
         let reflection = tonic_reflection::server::Builder::configure()
@@ -164,13 +174,6 @@ impl Autoscaler {
             .context("reflection cannot be served")?;
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
-        let service = Service { groups: Arc::clone(&self.groups), options: *options };
-        let service = CloudProviderServer::new(service).max_decoding_message_size(LARGEST_MESSAGE);
-        // With incomplete caches, groups would be missing and existing Nodes would seem gone.
-        let groups = Arc::clone(&self.groups);
-        let service = InterceptedService::new(service, move |request| {
-            if groups.in_sync() { Ok(request) } else { Err(Status::unavailable(NOT_LISTED)) }
-        });
         let (sender, connections) = mpsc::channel(CALLS_AT_ONCE);
         let clients =
             certificates.clone().map(|certificates| Clients { certificates, names: client_names.clone() });
