@@ -192,18 +192,28 @@ impl Checks {
                 ));
             }
         }
+        let body = sent.json();
+        if sent.path.ends_with("/eviction") && !body["deleteOptions"]["preconditions"]["uid"].is_string() {
+            self.violate(&format!("{} {} does not say which pod: {body}", sent.method, sent.path));
+        }
         let is_ours = ["/nodes/", "/nodesets/", "/nodeclasses/"].iter().any(|part| sent.path.contains(part));
         if !is_ours || sent.path.ends_with("/status") || sent.path.contains("/leases/") {
             return;
         }
-        let body = sent.json();
         let named = match sent.method {
             Method::PATCH => {
                 let metadata = &body["metadata"];
                 let tests = body.as_array().into_iter().flatten().any(|step| step["op"] == "test");
-                metadata["uid"].is_string() || metadata["resourceVersion"].is_string() || tests
+                // A merge patch replaces lists whole.
+                let has_list = ["finalizers", "ownerReferences"].iter().any(|list| metadata[list].is_array())
+                    || body["spec"]["taints"].is_array();
+                let is_versioned = metadata["resourceVersion"].is_string();
+                is_versioned || tests || metadata["uid"].is_string() && !has_list
             }
-            Method::DELETE => body["preconditions"]["uid"].is_string(),
+            Method::DELETE => {
+                let known = &body["preconditions"];
+                known["uid"].is_string() && known["resourceVersion"].is_string()
+            }
             _ => true,
         };
         if !named {
@@ -446,8 +456,10 @@ pub fn set_of(node: &Value) -> String {
     node["metadata"]["labels"]["kube-node.io/nodeset"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Keys of the taints that keep pods away.
 pub fn taints(node: &Value) -> impl Iterator<Item = &str> {
-    node["spec"]["taints"].as_array().into_iter().flatten().filter_map(|taint| taint["key"].as_str())
+    let all = node["spec"]["taints"].as_array().into_iter().flatten();
+    all.filter(|taint| taint["effect"] != "PreferNoSchedule").filter_map(|taint| taint["key"].as_str())
 }
 
 pub fn is_ready(node: &Value) -> bool {

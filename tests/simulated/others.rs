@@ -57,6 +57,21 @@ impl Others {
         self.server.objects("", "nodes")
     }
 
+    /// A user deletes the n-th Node that stays by force, and makes it again as it was (`kubectl replace --force`).
+    pub fn remake(&self, n: usize) {
+        let staying: Vec<Arc<Value>> = self.nodes().into_iter().filter(|node| !is_leaving(node)).collect();
+        let Some(node) = staying.get(n % staying.len().max(1)) else { return };
+        let path = format!("/api/v1/nodes/{}", name(node));
+        self.call(Method::PATCH, &path, &json!({ "metadata": { "finalizers": [] } }));
+        self.call(Method::DELETE, &path, &Value::Null);
+        let mut metadata = json!({});
+        for key in ["name", "labels", "annotations", "ownerReferences", "finalizers"] {
+            metadata[key] = node["metadata"][key].clone();
+        }
+        let again = json!({ "metadata": metadata, "spec": node["spec"] });
+        self.call(Method::POST, "/api/v1/nodes", &again);
+    }
+
     /// Users delete all applications and their budgets.
     pub fn end_applications(&mut self) {
         self.wanted.clear();

@@ -133,7 +133,8 @@ pub async fn keep_running(
 }
 
 fn options(client: Client, identity: String, timing: Timing, service: InProcess) -> Options {
-    let range = "10.64.0.0/16".parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
+    // Few blocks, so that each is used again soon.
+    let range = "10.64.0.0/20".parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
     Options {
         client: Access::by(client),
         hollow: None,

@@ -29,6 +29,8 @@ use crate::{
 
 const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
 const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
+/// Label that the class's template gives to Nodes: the class's version.
+pub const VERSION_LABEL: &str = "template.test/version";
 /// Seconds in which users of a random schedule act.
 const ACTIVE: u64 = 240;
 /// Time within which everything has to settle afterwards.
@@ -57,6 +59,8 @@ pub enum Action {
     Cordon(usize),
     /// The n-th Node gets a label and a taint.
     Mark(usize),
+    /// The n-th Node is deleted by force, and made again under its name.
+    Remake(usize),
     /// So many pods of an application run, as many of them always.
     Run(usize, usize),
     /// The operator of a host is killed.
@@ -125,7 +129,7 @@ impl Schedule {
             let set = if random.number() % 4 == 0 { "b" } else { "a" }.to_owned();
             let which = random.below(6);
             let host = random.below(2);
-            let action = match random.number() % 18 {
+            let action = match random.number() % 19 {
                 0..4 => Action::Scale(set, random.number() % 7),
                 4..7 => Action::Roll(random.number() % 20),
                 7 => Action::DeleteSet(set),
@@ -134,6 +138,7 @@ impl Schedule {
                 11 | 12 => Action::Mark(which),
                 13 => Action::Refuse(which),
                 14 => Action::CutOff(host, random.number() % 60),
+                18 => Action::Remake(which),
                 15 => Action::ClockError(host, i64::try_from(random.number() % 120).unwrap() - 60),
                 _ => Action::Kill(host),
             };
@@ -376,9 +381,18 @@ impl Schedule {
                 change(others, *n, Method::PATCH, &json!({ "spec": { "unschedulable": true } }));
             }
             Action::Mark(n) => {
-                let label = json!({ "metadata": { "labels": { "example.com/team": "x" } } });
-                change(others, *n, Method::PATCH, &label);
+                let nodes = others.nodes();
+                let node = nodes.get(n % nodes.len().max(1));
+                let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
+                let others_taints = taints.filter(|taint| taint["key"] != "example.com/team").cloned();
+                let own = json!({ "key": "example.com/team", "effect": "PreferNoSchedule" });
+                let taints: Vec<Value> = others_taints.chain([own]).collect();
+                let mark = json!({
+                    "metadata": { "labels": { "example.com/team": "x" } }, "spec": { "taints": taints },
+                });
+                change(others, *n, Method::PATCH, &mark);
             }
+            Action::Remake(n) => others.remake(*n),
             Action::Run(pods, always) => {
                 let budget = json!({
                     "metadata": { "name": "app" },
@@ -418,7 +432,7 @@ impl Schedule {
 
     fn set(&self, name: &str, replicas: u64) -> Value {
         json!({ "metadata": { "name": name }, "spec": {
-            "nodeClassName": "small", "replicas": replicas,
+            "nodeClassName": "small", "replicas": replicas, "revisionHistoryLimit": self.seed % 2,
             "strategy": { "rollingUpdate": { "maxSurge": self.surge, "maxUnavailable": self.unavailable } },
         } })
     }
@@ -428,6 +442,11 @@ fn class(version: u64) -> Value {
     json!({ "metadata": { "name": "small" }, "spec": {
         "nodeController": "hollow", "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
         "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
+        "template": {
+            "labels": { VERSION_LABEL: version.to_string() },
+            // The API server keeps an empty value as none.
+            "taints": [{ "key": "template.test/empty", "value": "", "effect": "PreferNoSchedule" }],
+        },
     } })
 }
 

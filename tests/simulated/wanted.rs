@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use kube_node_testing::api_server::ApiServer;
 
-use crate::checks::{is_ready, name, set_of, taints};
+use crate::{
+    checks::{is_ready, name, set_of, taints},
+    schedule::VERSION_LABEL,
+};
 
 /// What users want in the end.
 #[derive(Default)]
@@ -39,6 +42,12 @@ impl Wanted {
             }
             if node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
                 return Some(format!("{name} does not have version {version}"));
+            }
+            if node["metadata"]["labels"][VERSION_LABEL] != self.version.to_string() {
+                return Some(format!(
+                    "{name} does not have the template's label: {}",
+                    node["metadata"]["labels"]
+                ));
             }
         }
         for (set, replicas) in &self.sets {

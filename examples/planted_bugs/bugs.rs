@@ -1,0 +1,78 @@
+//! The list of planted bugs: `tests/simulated/planted_bugs*.yaml`.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+
+/// Folder of the lists.
+const FOLDER: &str = "tests/simulated";
+
+/// A planted bug.
+#[derive(Debug)]
+pub struct Bug {
+    pub name: String,
+    pub edits: Vec<Edit>,
+}
+
+/// An edit of one file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    /// Path in the repository.
+    pub file: String,
+    /// Text that occurs once in the file.
+    pub find: String,
+    /// The same text, with the bug under `planted(name)`.
+    pub replace: String,
+}
+
+/// An entry of a list: one edit, or several.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    file: Option<String>,
+    find: Option<String>,
+    replace: Option<String>,
+    #[serde(default)]
+    edits: Vec<Edit>,
+}
+
+/// Reads all lists of a repository.
+pub fn read(root: &Path) -> anyhow::Result<Vec<Bug>> {
+    let mut lists = Vec::new();
+    for entry in std::fs::read_dir(root.join(FOLDER)).with_context(|| format!("cannot read {FOLDER}"))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("planted_bugs") && name.ends_with(".yaml") {
+            lists.push(path);
+        }
+    }
+    lists.sort();
+    let (mut bugs, mut names) = (Vec::new(), BTreeSet::new());
+    for path in lists {
+        let unreadable = || format!("cannot read {}", path.display());
+        let text = std::fs::read_to_string(&path).with_context(unreadable)?;
+        let entries: Vec<Entry> = serde_norway::from_str(&text).with_context(unreadable)?;
+        for entry in entries {
+            ensure!(names.insert(entry.name.clone()), "two bugs have the name {}", entry.name);
+            bugs.push(bug(entry)?);
+        }
+    }
+    Ok(bugs)
+}
+
+fn bug(Entry { name, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
+    match (file, find, replace) {
+        (Some(file), Some(find), Some(replace)) => edits.push(Edit { file, find, replace }),
+        (None, None, None) if !edits.is_empty() => {}
+        _ => bail!("bug {name} needs file, find and replace, or edits"),
+    }
+    let switch = format!("\"{name}\"");
+    ensure!(
+        edits.iter().any(|edit| edit.replace.contains(&switch)),
+        "no edit of bug {name} is under planted({switch})"
+    );
+    Ok(Bug { name, edits })
+}
