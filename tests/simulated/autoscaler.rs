@@ -16,7 +16,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use http::Method;
 use kube_ext::environment::within;
 use kube_node_api::names::TAINT_TO_BE_DELETED;
-use kube_node_operator::autoscaler::proto::{
+use kube_node_controllers::autoscaler::proto::{
     self as pb, cloud_provider_client::CloudProviderClient, instance_status::InstanceState::InstanceRunning,
 };
 use kube_node_testing::api_server::Random;
