@@ -45,7 +45,7 @@ fn run(schedule: &Schedule, replay: &str) -> Result<u64, String> {
         Ok(_) => schedule.clone(),
     };
     Err(format!(
-        "{schedule}{violation}\nof it, this is enough: {shrunk}replay: {replay} cargo test --test simulated\n"
+        "{schedule}{violation}\nof it, this is enough: {shrunk}replay: {replay} cargo test --test simulation\n"
     ))
 }
 
