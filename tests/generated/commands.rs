@@ -10,7 +10,7 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("KUBEBUILDER_ASSETS", "folder of the control plane's programs, where `--binaries` is absent"),
     (
         "RUST_LOG",
-        "what the operator, the hollow kubelet and the kubemark proxy log, such as `info,kube_node_operator::controllers=debug`",
+        "what the operator, the hollow kubelet and the kubemark proxy log, such as `info,kube_node_controllers=debug`",
     ),
     ("POD_NAME", "the operator's pod: who it is in a Lease and in events"),
     ("XDG_CACHE_HOME", "below it programs of the control plane are kept; `~/.cache` when absent"),
