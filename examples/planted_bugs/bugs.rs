@@ -45,7 +45,8 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Bug>> {
     for entry in std::fs::read_dir(root.join(FOLDER)).with_context(|| format!("cannot read {FOLDER}"))? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with("planted_bugs") && name.ends_with(".yaml") {
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml");
+        if name.starts_with("planted_bugs") && is_yaml {
             lists.push(path);
         }
     }

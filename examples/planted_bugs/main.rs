@@ -5,7 +5,7 @@
 //! the first schedule that finds each bug, and the violation; exit code 1 if one is not found.
 //!
 //! A copy of the source, in `target/planted-bugs/source`, gets the edits of all bugs and is built once, in
-//! `target/planted-bugs/target` or CARGO_TARGET_DIR; `KUBE_NODE_PLANTED` switches on one bug. Without a bug the copy has
+//! `target/planted-bugs/target` or `CARGO_TARGET_DIR`; `KUBE_NODE_PLANTED` switches on one bug. Without a bug the copy has
 //! to pass. Bugs that no random schedule finds in `--seconds` are tried with the scenarios of the systematic generator.
 
 mod bugs;
@@ -61,14 +61,11 @@ fn main() -> anyhow::Result<ExitCode> {
             None => simulation.systematic(name, options.limit)?,
             found => found,
         };
-        match found {
-            Some(Found { by, schedules, violation }) => {
-                println!("| {} | {by} | {schedules} | {} |", bug.name, violation.replace('|', "\\|"));
-            }
-            None => {
-                println!("| {} | nothing | | |", bug.name);
-                missed.push(bug.name.as_str());
-            }
+        if let Some(Found { by, schedules, violation }) = found {
+            println!("| {} | {by} | {schedules} | {} |", bug.name, violation.replace('|', "\\|"));
+        } else {
+            println!("| {} | nothing | | |", bug.name);
+            missed.push(bug.name.as_str());
         }
     }
     println!("\n{} of {} bugs are found", chosen.len() - missed.len(), chosen.len());

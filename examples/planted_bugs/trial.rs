@@ -118,14 +118,17 @@ impl<'a> Simulation<'a> {
         let mut process = command.spawn().context("cannot start the simulation")?;
         loop {
             if let Some(status) = process.try_wait()? {
-                let text = || Ok(String::from_utf8_lossy(&fs::read(self.output)?).into_owned());
-                return if status.success() { Ok(End::Passed) } else { text().map(End::Failed) };
+                if status.success() {
+                    return Ok(End::Passed);
+                }
+                return Ok(End::Failed(String::from_utf8_lossy(&fs::read(self.output)?).into_owned()));
             }
             if begun.elapsed() > limit {
                 process.kill()?;
                 process.wait()?;
                 return Ok(End::TooLate);
             }
+            #[expect(clippy::disallowed_methods, reason = "there is no runtime")]
             sleep(Duration::from_millis(20));
         }
     }

@@ -50,7 +50,7 @@ fn version(node: &Node) -> &str {
 fn writes(seed: u64) -> Vec<String> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    let changes = runtime.block_on(async { simulated(seed).await.changes() });
+    let changes = runtime.block_on(async { Box::pin(simulated(seed)).await.changes() });
     let changes = changes.iter().filter(|change| change.after["kind"] != "Event");
     changes.map(|change| format!("{} {} {}", change.revision, change.deleted, change.after)).collect()
 }
@@ -73,7 +73,7 @@ fn the_operator_scales_and_rolls_a_set_and_repeats_a_run_from_its_seed() {
 async fn simulated(seed: u64) -> ApiServer {
     let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(seed));
     let server = within(Arc::clone(&time), async { ApiServer::new(seed, environment::now) }).await;
-    within(time, run(Client::new(server.clone(), "default"))).await;
+    Box::pin(within(time, run(Client::new(server.clone(), "default")))).await;
     server
 }
 

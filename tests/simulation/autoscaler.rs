@@ -203,7 +203,7 @@ impl ClusterAutoscaler {
             // It may have chosen a Node just before the rollout that keeps it off.
             .filter(|node| {
                 let annotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-                node["metadata"]["annotations"][annotation].is_null() || draws.number() % 2 == 0
+                node["metadata"]["annotations"][annotation].is_null() || draws.number().is_multiple_of(2)
             })
             .map(|node| Victim {
                 name: name(node),
@@ -242,7 +242,7 @@ impl ClusterAutoscaler {
             if self.call("DeleteNodes", call).await.is_ok() {
                 break;
             }
-            if draws.number() % 4 == 0 {
+            if draws.number().is_multiple_of(4) {
                 self.taint(&victim.name, false);
                 break;
             }
@@ -303,7 +303,7 @@ impl ClusterAutoscaler {
         let mut draws = self.draws(what);
         let (to, from, choice) = (draws.number(), draws.number(), draws.number());
         let lost = async |number: u64, fault| {
-            if faults.has(fault) && number % LOST == 0 {
+            if faults.has(fault) && number.is_multiple_of(LOST) {
                 std::future::pending::<()>().await;
             }
         };

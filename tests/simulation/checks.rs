@@ -286,12 +286,12 @@ impl State {
         match after["kind"].as_str() {
             Some("NodeSet") => {
                 let name = name(after);
-                let size = change.deleted.then_some((0, 0)).unwrap_or_else(|| size(after));
+                let size = if change.deleted { (0, 0) } else { size(after) };
                 let sizes = self.sizes.entry(name).or_default();
                 if sizes.last().is_none_or(|last| (last.1, last.2) != size) {
-                    sizes.iter_mut().for_each(|old| {
+                    for old in &mut *sizes {
                         old.0.get_or_insert(now + MEMORY);
-                    });
+                    }
                     sizes.push((None, size.0, size.1));
                 }
                 let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
@@ -408,11 +408,11 @@ impl State {
         let has_taint = |object: &Value| taints(object).any(|key| key == "kube-node.io/uninitialized");
         if has_taint(before) && !has_taint(after) {
             let leases = server.objects("coordination.k8s.io", "leases");
-            let lease = leases
+            let has_lease = leases
                 .iter()
                 .any(|lease| lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node);
-            if !lease || !was_ready {
-                return Some(format!("{node} is initialized: Ready {was_ready}, Lease {lease}"));
+            if !has_lease || !was_ready {
+                return Some(format!("{node} is initialized: Ready {was_ready}, Lease {has_lease}"));
             }
         }
         let starts_to_drain = !is_draining(before) && is_draining(after);

@@ -195,7 +195,7 @@ impl Faults {
 
     /// Time for which a watch shows nothing.
     pub fn freeze(&self, draws: &mut Random) -> Duration {
-        let freezes = draws.number() % 30 == 0 && self.has(Fault::Frozen);
+        let freezes = draws.number().is_multiple_of(30) && self.has(Fault::Frozen);
         Duration::from_secs(if freezes { draws.number() % 60 } else { 0 })
     }
 

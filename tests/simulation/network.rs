@@ -90,7 +90,7 @@ impl Network {
     /// Waits for ever if the process was killed.
     pub async fn alive(&self) {
         if self.is_dead() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

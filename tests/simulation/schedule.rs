@@ -40,7 +40,7 @@ const DELAYS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(150)
 /// Time after which nothing is written any more.
 const QUIET_AFTER: Duration = Duration::from_secs(20);
 /// Time after which a request that was lost is sent again at the latest.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
+const LONGEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// Time for which it has to stay so.
 const STAYS: Duration = Duration::from_secs(65);
 
@@ -118,15 +118,15 @@ impl Schedule {
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut actions = vec![(1, Action::Scale("a".to_owned(), random.number() % 6))];
-        if random.number() % 3 == 0 {
+        if random.number().is_multiple_of(3) {
             actions.push((2, Action::Scale("b".to_owned(), random.number() % 4)));
         }
-        if random.number() % 2 == 0 {
+        if random.number().is_multiple_of(2) {
             let pods = 1 + random.below(5);
             actions.push((20, Action::Run(pods, random.below(pods + 1))));
         }
         for _ in 0..random.below(8) {
-            let set = if random.number() % 4 == 0 { "b" } else { "a" }.to_owned();
+            let set = if random.number().is_multiple_of(4) { "b" } else { "a" }.to_owned();
             let which = random.below(6);
             let host = random.below(2);
             let action = match random.number() % 19 {
@@ -145,7 +145,7 @@ impl Schedule {
             actions.push((5 + random.number() % ACTIVE, action));
         }
         actions.sort_by_key(|(at, _)| *at);
-        let faults = if random.number() % 5 == 0 { 0 } else { random.below(6) };
+        let faults = if random.number().is_multiple_of(5) { 0 } else { random.below(6) };
         let faults = (0..faults).map(|_| Fault::ALL[random.below(Fault::ALL.len())]).collect();
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
@@ -159,7 +159,7 @@ impl Schedule {
     /// others.
     fn scaled_by_autoscaler(mut self) -> Self {
         let mut random = Random::new(self.seed.rotate_left(32) ^ 0xca);
-        if random.number() % 4 > 0 {
+        if !random.number().is_multiple_of(4) {
             return self;
         }
         self.scaling = Some((i32::try_from(random.below(3)).unwrap(), 9));
@@ -180,7 +180,7 @@ impl Schedule {
             self.actions.push((5 + random.number() % ACTIVE, action));
         }
         self.actions.sort_by_key(|(at, _)| *at);
-        if random.number() % 2 == 0 {
+        if random.number().is_multiple_of(2) {
             self.faults.extend([Fault::LostAnswer, Fault::DoneLater]);
         }
         self
@@ -357,9 +357,8 @@ impl Schedule {
         let host = |n: usize| &hosts[n % hosts.len()];
         match action {
             Action::Scale(set, replicas) => {
-                let path = format!("{SETS}/{set}");
-                let patch = json!({ "spec": { "replicas": replicas } });
-                let (code, object) = others.call(Method::PATCH, &path, &patch);
+                let change = json!({ "spec": { "replicas": replicas } });
+                let (code, object) = others.call(Method::PATCH, &format!("{SETS}/{set}"), &change);
                 if code == 404 {
                     others.call(Method::POST, SETS, &self.set(set, *replicas));
                 }

@@ -43,7 +43,8 @@ impl Wanted {
             if node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
                 return Some(format!("{name} does not have version {version}"));
             }
-            if node["metadata"]["labels"][VERSION_LABEL] != self.version.to_string() {
+            let version = self.version.to_string();
+            if node["metadata"]["labels"][VERSION_LABEL] != version.as_str() {
                 return Some(format!(
                     "{name} does not have the template's label: {}",
                     node["metadata"]["labels"]

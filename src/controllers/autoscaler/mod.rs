@@ -164,7 +164,8 @@ impl Autoscaler {
             if groups.in_sync() { Ok(request) } else { Err(Status::unavailable(NOT_LISTED)) }
         });
         if let Address::InProcess(in_process) = address {
-            return Ok(in_process.serve(Routes::new(service), shutdown).await);
+            in_process.serve(Routes::new(service), shutdown).await;
+            return Ok(());
         }
         let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address}"));
         let listener = listener.map_err(|error| ServeError { reason: "AddressNotAvailable", error })?;

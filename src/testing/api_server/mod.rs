@@ -361,7 +361,7 @@ fn filter(call: &ApiRequest, namespace: Option<String>) -> Result<Filter, Refusa
     Ok(Filter { namespace, labels: selector("labelSelector")?, fields: selector("fieldSelector")? })
 }
 
-/// OpenAPI document of our own kinds.
+/// `OpenAPI` document of our own kinds.
 static DEFINITIONS: LazyLock<Value> = LazyLock::new(|| {
     let schemas: serde_json::Map<String, Value> = kube_node_api::crds()
         .iter()
