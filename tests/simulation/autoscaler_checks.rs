@@ -166,18 +166,27 @@ impl ScalingChecks {
         let most =
             self.needs.iter().map(|(_, needed)| *needed).chain([self.needed]).max().unwrap_or_default();
         let most = i64::from(most).max(min);
-        // Nodes that cluster-autoscaler drains, or has drained recently, take their replicas along.
-        let drained = nodes.iter().filter(|node| {
+        let drained = self.drained_since(server, RECENT);
+        (new - drained > most).then(|| {
+            format!("scaled up twice: from {old} to {new} replicas, {most} are needed and {drained} drained")
+        })
+    }
+
+    /// Number of Nodes that cluster-autoscaler drains, or drained lately, and that take their replicas along.
+    pub fn drained(&self, server: &ApiServer) -> i64 {
+        self.drained_since(server, self.delay)
+    }
+
+    fn drained_since(&self, server: &ApiServer, recent: Duration) -> i64 {
+        let victims = victims(server);
+        let drained = nodes(server).into_iter().filter(|node| {
             let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
-            let spared = self.spared.get(&name(node)).is_some_and(|at| at.elapsed() < RECENT);
+            let spared = self.spared.get(&name(node)).is_some_and(|at| at.elapsed() < recent);
             (is_drained(node) || spared)
                 && node["metadata"]["deletionTimestamp"].is_null()
                 && !victims.split(',').any(|victim| victim == uid)
         });
-        let drained = i64::try_from(drained.count()).unwrap();
-        (new - drained > most).then(|| {
-            format!("scaled up twice: from {old} to {new} replicas, {most} are needed and {drained} drained")
-        })
+        i64::try_from(drained.count()).unwrap()
     }
 
     fn judge_node(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
@@ -234,11 +243,21 @@ impl ScalingChecks {
     }
 }
 
+/// UIDs of the Nodes that scale requests have named, and whose replicas are gone.
+fn victims(server: &ApiServer) -> String {
+    let sets = server.objects("kube-node.io", "nodesets");
+    let set = sets.iter().find(|set| name(set) == SET);
+    let text =
+        set.and_then(|set| set["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().map(str::to_owned));
+    text.unwrap_or_default()
+}
+
 /// Nodes of the set.
 fn nodes(server: &ApiServer) -> Vec<std::sync::Arc<Value>> {
     server.objects("", "nodes").into_iter().filter(|node| set_of(node) == SET).collect()
 }
 
-fn is_drained(node: &Value) -> bool {
+/// Returns true if cluster-autoscaler drains the Node.
+pub fn is_drained(node: &Value) -> bool {
     taints(node).any(|key| key == TAINT_TO_BE_DELETED)
 }

@@ -15,7 +15,10 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::autoscaler_checks::ScalingChecks;
+use crate::{
+    autoscaler::SET,
+    autoscaler_checks::{ScalingChecks, is_drained},
+};
 
 /// Time for which the replicas of before may still be acted on: watches lag and freeze.
 const MEMORY: Duration = Duration::from_secs(150);
@@ -84,6 +87,8 @@ struct State {
     strays: Vec<Instant>,
     /// When each Node was Ready last.
     ready: BTreeMap<String, Instant>,
+    /// Number of Nodes whose replicas leave with them, of the set that cluster-autoscaler scales.
+    drained: i64,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
 }
@@ -248,7 +253,11 @@ impl Checks {
         for change in server.changes_since(revision) {
             self.record(&change, by.map(|(sent, _)| sent));
             let sent = by.map(|(sent, _)| sent);
-            let found = self.state.lock().judge(server, &change, sent);
+            let found = {
+                let mut state = self.state.lock();
+                state.drained = self.scaling().drained(server);
+                state.judge(server, &change, sent)
+            };
             let of_scaling = self.scaling().judge(server, &change, sent);
             if let Some(found) = found.or(of_scaling) {
                 self.violate(&found);
@@ -418,14 +427,15 @@ impl State {
         let starts_to_drain = !is_draining(before) && is_draining(after);
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
-        if starts_to_drain && by_us && is_available(before) && !seemed_lost {
-            let left = of_set.iter().filter(|one| is_available(one)).count();
+        if starts_to_drain && by_us && is_available(before) && !is_drained(before) && !seemed_lost {
+            let left = of_set.iter().filter(|one| is_available(one) && !is_drained(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
                     && **name != node
                     && !of_set.iter().any(|one| self::name(one) == **name && is_available(one))
             });
             let left = i64::try_from(left + excused.count()).unwrap();
+            let least = if set == SET { least - self.drained } else { least };
             if left < least {
                 return Some(format!(
                     "{node} is drained, which leaves {left} available, and {least} have to be"

@@ -21,8 +21,10 @@ pub(super) struct Spending {
 
 impl Spending {
     pub(super) fn new(desired: &DesiredState<'_>, nodes: &[Candidate<'_, '_>]) -> Self {
-        // A Node that cluster-autoscaler drains takes its replica along: nothing waits for the Node.
-        let drained = nodes.iter().filter(|own| own.stays() && own.node.autoscaler_drains).count();
+        // A Node that cluster-autoscaler drains takes its replica along: nothing waits for the Node. The replica of a
+        // named victim is gone already.
+        let is_drained = |own: &Candidate<'_, '_>| own.node.autoscaler_drains && !own.node.victim;
+        let drained = nodes.iter().filter(|own| own.stays() && is_drained(own)).count();
         let replicas = desired.replicas.saturating_sub(drained);
         let floor = desired.budget.floor(replicas);
         let single_floor = match desired.replacement {

@@ -102,7 +102,7 @@ fn check(
     }
     let drained = members
         .iter()
-        .filter(|member| member.autoscaler_drains && member.stage == DeletionStage::Staying)
+        .filter(|member| member.autoscaler_drains && !member.victim && member.stage == DeletionStage::Staying)
         .count();
     let replicas = wanted.replicas.saturating_sub(drained);
     let least = match wanted.replacement {
@@ -259,6 +259,9 @@ fn a_node_that_is_being_emptied_keeps_its_replica_and_nobody_counts_on_it() {
     // The drained Node is not deleted for the surge created before.
     let replaced = join(&[nodes(4, "new"), vec![drained.clone()]]);
     assert_eq!((plan(&wanted(4), &replaced).create, plan(&wanted(4), &replaced).delete.len()), (0, 0));
+    // The replica of a named victim is gone already: the others keep the whole budget.
+    let victim = NodeState { victim: true, ..drained.clone() };
+    assert_eq!(deleted(&plan(&wanted(3), &join(&[nodes(3, "old"), vec![victim]]))), ["x"]);
     let unhealthy = NodeState { autoscaler_drains: true, ..silent("x", "new") };
     assert!(plan(&nursing(3), &join(&[nodes(2, "new"), vec![unhealthy]])).delete.is_empty());
 }
