@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, EvictParams, PartialObjectMeta, Preconditions},
+    api::{DeleteParams, PartialObjectMeta, PostParams, Preconditions},
 };
 use kube_ext::{
     call::{ApiError, call, read},
@@ -21,6 +21,9 @@ use kube_node_planner::{
     node::{Attached, MachineState, Pods},
     taints,
 };
+
+use serde::de::IgnoredAny;
+use serde_json::json;
 
 use super::{NodeController, Result, observe::Observed};
 
@@ -94,8 +97,15 @@ impl NodeController {
         let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
                 let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
-                let params = EvictParams { delete_options: Some(this(&pod)), ..EvictParams::default() };
-                let result = call(format!("evict pod {pod}"), api.evict(&pod.name, &params)).await;
+                // kube's `evict` names the field `delete_options`, which the API server does not know.
+                let eviction = json!({
+                    "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": &*pod.name },
+                    "deleteOptions": this(&pod),
+                });
+                let params = PostParams::default();
+                let write =
+                    api.create_subresource::<_, IgnoredAny>("eviction", &pod.name, &params, &eviction);
+                let result = call(format!("evict pod {pod}"), write).await;
                 (pod, result)
             })
             .buffer_unordered(EVICTIONS_AT_ONCE);
