@@ -84,7 +84,7 @@ impl<'a> Simulation<'a> {
             return Ok(None);
         };
         let by = find(&output, "replay: ", '\n')
-            .and_then(|replay| replay.strip_suffix(" cargo test --test simulation"));
+            .and_then(|replay| replay.strip_suffix(" cargo test --test simulated"));
         let by = by.map_or_else(
             || {
                 output

@@ -1,0 +1,163 @@
+//! The real operator under deterministic simulation: schedules of users' actions and faults against the API server in
+//! memory, checked after each write.
+//!
+//! Two generators: random schedules, each drawn from a seed, and scenarios in which each write has each fault once.
+//! Settings of a run, which a failure prints as one command: `KUBE_NODE_SEEDS=0..1000` (random schedules),
+//! `KUBE_NODE_SCENARIO=rollout` (all faults of a scenario), with `KUBE_NODE_FAULT=Conflict@17` (one of them);
+//! `KUBE_NODE_LOG=1` prints each change, `KUBE_NODE_REQUESTS=1` each request.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod autoscaler;
+mod autoscaler_checks;
+mod checks;
+mod faults;
+mod network;
+mod others;
+mod process;
+mod scenario;
+mod schedule;
+mod wanted;
+
+use std::{
+    env::var,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use kube_node_testing::seeds;
+
+use crate::{faults::Fault, scenario::Scenario, schedule::Schedule};
+
+/// Time for random schedules in `cargo test`, the fewest and the most of them.
+const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 200);
+/// One in so many runs of the systematic generator is in `cargo test`.
+const SAMPLE: usize = 97;
+/// Seeds that showed a fault of the operator once.
+const REGRESSIONS: [u64; 0] = [];
+
+/// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the
+/// command that repeats it.
+fn run(schedule: &Schedule, replay: &str) -> Result<u64, String> {
+    let outcome = schedule.run();
+    let Some(violation) = outcome.violation else { return Ok(outcome.requests) };
+    // A replay shows the schedule as it is; of planted bugs the first schedule is enough.
+    let shrunk = match var("KUBE_NODE_LOG").or_else(|_| var("KUBE_NODE_PLANTED")) {
+        Err(_) => schedule.clone().shrunk(|fewer| fewer.run().violation.is_some()),
+        Ok(_) => schedule.clone(),
+    };
+    Err(format!(
+        "{schedule}{violation}\nof it, this is enough: {shrunk}replay: {replay} cargo test --test simulated\n"
+    ))
+}
+
+fn run_seed(seed: u64) -> Result<u64, String> {
+    run(&Schedule::of(seed), &format!("KUBE_NODE_SEEDS={seed}..{}", seed + 1))
+}
+
+/// Runs what the systematic generator makes of a scenario: one run in `sample`.
+fn run_scenario(scenario: Scenario, fault: Option<(u64, Fault)>, sample: usize) -> Result<u64, String> {
+    let schedule = scenario.schedule();
+    let without = schedule.run();
+    if let Some(violation) = without.violation {
+        return Err(format!("{}, without a fault: {violation}", scenario.name));
+    }
+    let writes = 0..without.writes;
+    let all = writes.flat_map(|write| Fault::OF_WRITES.map(|fault| (write, fault)));
+    let chosen: Vec<(u64, Fault)> = match fault {
+        Some(fault) => vec![fault],
+        None => all.step_by(sample).collect(),
+    };
+    let failure = seeds::first_failure(0..chosen.len() as u64, |at| {
+        let (write, fault) = chosen[usize::try_from(at).unwrap()];
+        let replay = format!("KUBE_NODE_SCENARIO={} KUBE_NODE_FAULT={fault}@{write}", scenario.name);
+        run(&Schedule { single: Some((write, fault)), ..schedule.clone() }, &replay).map(drop)
+    });
+    failure.map_or(Ok(chosen.len() as u64), |(_, failure)| Err(failure))
+}
+
+/// The fault and the write that a setting such as `Conflict@17` names.
+fn parse_fault(text: &str) -> Result<(u64, Fault), String> {
+    let parts = text.split_once('@').and_then(|(fault, write)| Some((fault, write.parse().ok()?)));
+    let (fault, write) =
+        parts.ok_or_else(|| format!("KUBE_NODE_FAULT is written as Conflict@17, not {text}"))?;
+    Ok((write, Fault::named(fault)?))
+}
+
+#[test]
+fn no_schedule_violates_an_invariant_and_each_settles() {
+    if var("KUBE_NODE_SCENARIO").is_ok() {
+        return;
+    }
+    let (begun, count, requests) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
+    let is_usual = var("KUBE_NODE_SEEDS").is_err();
+    let wanted = if is_usual { 0..USUAL.2 } else { seeds::wanted() };
+    let mut failure = REGRESSIONS.into_iter().filter(|_| is_usual).find_map(|seed| run_seed(seed).err());
+    let ends = |seed| is_usual && seed >= USUAL.1 && begun.elapsed() > USUAL.0;
+    if failure.is_none() {
+        let failed = seeds::first_failure_until(wanted, ends, |seed| {
+            requests.fetch_add(run_seed(seed)?, Relaxed);
+            count.fetch_add(1, Relaxed);
+            Ok(())
+        });
+        failure = failed.map(|(_, failure)| failure);
+    }
+    let (count, requests, seconds) =
+        (count.into_inner(), requests.into_inner(), begun.elapsed().as_secs_f64());
+    println!("{count} schedules of {} requests in {seconds:.1} s", requests / count.max(1));
+    if let Some(failure) = failure {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn no_fault_of_one_write_violates_an_invariant() {
+    if var("KUBE_NODE_SEEDS").is_ok() {
+        return;
+    }
+    let named = var("KUBE_NODE_SCENARIO").ok();
+    let fault =
+        var("KUBE_NODE_FAULT").ok().map(|text| parse_fault(&text).unwrap_or_else(|error| panic!("{error}")));
+    assert!(named.is_some() || fault.is_none(), "KUBE_NODE_FAULT needs a KUBE_NODE_SCENARIO");
+    let (scenarios, sample) = match named.as_deref() {
+        None => (scenario::ALL.to_vec(), SAMPLE),
+        Some("all") => (scenario::ALL.to_vec(), 1),
+        Some(name) => (vec![Scenario::named(name).unwrap_or_else(|error| panic!("{error}"))], 1),
+    };
+    for scenario in scenarios {
+        let begun = Instant::now();
+        let count = run_scenario(scenario, fault, sample).unwrap_or_else(|failure| panic!("{failure}"));
+        println!("{}: {count} runs in {:.1} s", scenario.name, begun.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_run() {
+    if var("KUBE_NODE_SCENARIO").is_ok() {
+        return;
+    }
+    let wanted = var("KUBE_NODE_SEEDS").map_or(0..20, |_| seeds::wanted());
+    let wanted = wanted.start..wanted.end.min(wanted.start + 20);
+    let failure = seeds::first_failure(wanted, |seed| {
+        let first = Schedule::of(seed).run();
+        let second = Schedule::of(seed).run();
+        match first.log.iter().zip(&second.log).find(|(one, other)| one != other) {
+            None if first.log.len() == second.log.len() => Ok(()),
+            lines => Err(format!("{lines:?}")),
+        }
+    });
+    assert!(failure.is_none(), "{failure:?}");
+}
+
+#[test]
+fn names_that_do_not_exist_are_refused_with_those_that_do() {
+    assert_eq!(parse_fault("Conflict@17"), Ok((17, Fault::Conflict)));
+    assert!(parse_fault("Conflict").unwrap_err().contains("written as Conflict@17"));
+    assert!(parse_fault("Confict@1").unwrap_err().contains("there is no fault Confict; there are: Slow, "));
+    let error = Scenario::named("roll-out").unwrap_err();
+    assert_eq!(
+        error,
+        "there is no scenario roll-out; there are: scale-up, scale-down, rollout, deletion, takeover"
+    );
+}
