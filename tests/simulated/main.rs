@@ -31,7 +31,7 @@ use kube_node_testing::seeds;
 use crate::{faults::Fault, scenario::Scenario, schedule::Schedule};
 
 /// Time for random schedules in `cargo test`, the fewest and the most of them.
-const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 200);
+const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
 const SAMPLE: usize = 97;
 /// Seeds that showed a fault of the operator once.
