@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Enough for anything that is going to happen at all, on a slow machine too.
-pub const LONG: Duration = Duration::from_secs(90);
+/// Enough for anything that is going to happen at all, on a machine of half the usual speed, too.
+pub const LONG: Duration = Duration::from_mins(3);
 
 /// Polls until there is an answer; panics after `limit`.
 pub async fn eventually<T, F: AsyncFnMut() -> Option<T>>(what: &str, limit: Duration, mut ask: F) -> T {

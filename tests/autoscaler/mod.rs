@@ -66,6 +66,7 @@ async fn replicas(own: &Fixture) -> i32 {
 
 #[tokio::test]
 async fn cluster_autoscaler() {
+    let _turn = super::turn().await;
     sizes::from_zero_to_some_and_back().await;
     sizes::within_the_limit_of_the_class().await;
     sizes::deletions_at_once().await;

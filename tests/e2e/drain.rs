@@ -301,11 +301,11 @@ async fn volumes_of_pods_that_stay_are_not_waited_for() {
 async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
     let anchor = Fixture::anchor(&CLUSTER, "anchor-dead").await;
     let mut class = class_spec();
-    class["failures"] = json!({"unhealthyDuration": "20s", "turnUnhealthyAfter": true, "mode": "Silent"});
+    class["failures"] = json!({"unhealthyDuration": "40s", "turnUnhealthyAfter": true, "mode": "Silent"});
     let (own, node) = one("drain-dead", class, json!({})).await;
     own.pod_on(&node, "drain-dead", json!({}), json!({"terminationGracePeriodSeconds": 3})).await;
     run(&own, "drain-dead").await;
-    eventually("nobody hears from it", Duration::from_secs(150), async || {
+    eventually("nobody hears from it", Duration::from_mins(4), async || {
         let node = own.nodes.get(&node).await.unwrap();
         (condition(&node, "Ready")?.status == "Unknown").then_some(())
     })

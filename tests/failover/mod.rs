@@ -17,6 +17,7 @@ use serde_json::json;
 
 #[tokio::test]
 async fn failover() {
+    let _turn = super::turn().await;
     let cluster = TemporaryCluster::folder(test_target!(), "failover");
     let audit = Audit::of(&cluster);
     let [argument, policy] = audit.args();

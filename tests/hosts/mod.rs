@@ -25,6 +25,7 @@ const NODES: usize = 60;
 
 #[tokio::test]
 async fn hosts_carry_machines_in_the_operators_place() {
+    let _turn = super::turn().await;
     let mut class = class_spec();
     class["hollow"] = json!({ "hosts": GROUP });
     let own = Fixture::new(&CLUSTER, "hosted", i32::try_from(NODES).unwrap(), class).await;

@@ -56,6 +56,7 @@ async fn operator_is_back() {
 
 #[tokio::test]
 async fn survivors() {
+    let _turn = super::turn().await;
     // In one test, so that they come one after another.
     killed_half_way_through_a_scale_up().await;
     killed_at_random_moments().await;
