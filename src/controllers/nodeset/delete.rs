@@ -1,6 +1,6 @@
 //! Deletes the victims of a plan, each only in the state that was seen.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use futures::{StreamExt, stream};
 use kube_ext::call::ApiError;
@@ -25,9 +25,11 @@ impl NodeSetController {
         applied.more |= plan.delete.len() > BATCH;
         let unanswered = observed.expectations.unanswered().map(|name| (name, None));
         let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause));
+        // The cache may be ahead of the plan by now: the version has to be that of the state that was decided on.
+        let seen: HashMap<&str, &Arc<NodeView>> = observed.nodes().map(|node| (&*node.name, node)).collect();
         let nodes: Vec<_> = unanswered
             .chain(planned)
-            .filter_map(|(name, cause)| Some((self.context.nodes.get(name)?, cause)))
+            .filter_map(|(name, cause)| Some((Arc::clone(seen.get(name)?), cause)))
             .collect();
         let mut results = stream::iter(nodes)
             .map(|(node, cause)| async move { (self.delete_one(&observed.name, &node).await, node, cause) })
