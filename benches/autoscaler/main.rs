@@ -6,10 +6,10 @@
 // What cannot be measured is said by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../tests/autoscaler/caller.rs"]
+#[path = "../../tests/disruptive/autoscaler/caller.rs"]
 #[allow(dead_code)]
 mod caller;
-#[path = "../../tests/autoscaler/channel.rs"]
+#[path = "../../tests/disruptive/autoscaler/channel.rs"]
 #[allow(dead_code)]
 mod channel;
 

@@ -65,6 +65,20 @@ impl RecordedHistory {
     }
 }
 
+fn is_fresh(lease: &Lease) -> bool {
+    let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+    renewed.is_some_and(|time| Timestamp::now().duration_since(time.0).as_secs() < 20)
+}
+
+/// Waits until all Leases of machines are fresh, however many there are.
+pub async fn renewed(client: &Client, limit: Duration) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    eventually("all Leases of machines are fresh", limit, async || {
+        leases.list(&ListParams::default()).await.unwrap().iter().all(is_fresh).then_some(())
+    })
+    .await;
+}
+
 /// Waits until each Node of the cluster has a fresh Lease, and nobody else has one: what holds a Lease is a machine.
 pub async fn leased(client: &Client, limit: Duration) {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
@@ -73,10 +87,6 @@ pub async fn leased(client: &Client, limit: Duration) {
     eventually("a fresh Lease for each Node, and for nobody else", limit, async || {
         let nodes = nodes.list(&ListParams::default()).await.unwrap().items;
         let leases = leases.list(&ListParams::default()).await.unwrap().items;
-        let is_fresh = |lease: &Lease| {
-            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-            renewed.is_some_and(|time| Timestamp::now().duration_since(time.0).as_secs() < 20)
-        };
         let are_fresh = leases.iter().all(is_fresh);
         let held = names(leases.iter().map(ResourceExt::name_any).collect());
         (are_fresh && held == names(nodes.iter().map(name).collect())).then_some(())

@@ -321,8 +321,9 @@ async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
     let pod = own.pods.get_opt("drain-dead").await.unwrap();
     assert!(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()), "it was evicted before");
     eventually("the pod goes, then the Node", LONG, async || {
-        let pod = own.pods.get_opt("drain-dead").await.unwrap();
+        // The Node is read first: both may go between the two reads.
         let node = own.nodes.get_opt(&node).await.unwrap();
+        let pod = own.pods.get_opt("drain-dead").await.unwrap();
         assert!(pod.is_none() || node.is_some(), "the Node went first");
         node.is_none().then_some(())
     })

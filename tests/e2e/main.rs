@@ -1,5 +1,4 @@
-//! The tests on a real control plane. Those of [`alone`] have clusters of their own; all others share one, and each works on
-//! objects of its own.
+//! The tests on a real control plane that all of them share: each works on objects of its own.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -8,7 +7,6 @@
     reason = "a suite with a cluster of its own has a copy of the module that holds it"
 )]
 
-mod alone;
 mod classes;
 mod commands;
 #[path = "../conformance/mod.rs"]

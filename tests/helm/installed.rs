@@ -1,6 +1,6 @@
 //! The chart installed by helm on the local cluster with a real node, where the operator runs as a pod of our own image.
 
-#[path = "../autoscaler/channel.rs"]
+#[path = "../disruptive/autoscaler/channel.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod channel;
 mod cluster;

@@ -21,7 +21,7 @@ use kube_node_testing::{class_spec, taints};
 
 /// The Node as Kubernetes' own types read it.
 fn read_by_go(bytes: &[u8]) -> Node {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/autoscaler/template-node");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/disruptive/autoscaler/template-node");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("template-node");
     let built = Command::new("go")
         .args(["build", "-trimpath", "-o"])

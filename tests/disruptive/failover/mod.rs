@@ -1,9 +1,6 @@
 //! Several operators of one cluster: one leads, and whatever happens to it, another one goes on where it stood. These tests
 //! stop, kill and freeze operators, so they have a cluster of their own and run one after another.
 
-// A test that cannot go on says so by a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod audit;
 mod deaf;
 mod ends;

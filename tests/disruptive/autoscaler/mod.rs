@@ -2,9 +2,6 @@
 //! certificates that `up --autoscaler-server` makes. Some of it kills the operator or takes its certificates away, so these
 //! tests have a cluster of their own and run one after another; what needs no such cluster stands beside them.
 
-// A test that cannot go on says so by a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod caller;
 mod certificates;
 mod channel;

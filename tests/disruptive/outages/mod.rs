@@ -1,9 +1,6 @@
 //! What must survive: the operator killed at any moment, the API server away, objects of an older version. These tests
 //! disturb everybody on the cluster, so they have one of their own and run one after another.
 
-// A test that cannot go on says so by a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod malformed;
 mod rollout;
 

@@ -1,9 +1,6 @@
 //! Hollow machines on hosts of their own: how they are shared out, and what becomes of them when hosts come, go, hang and die.
 //! The tests kill hosts and the operator, so they have a cluster of their own, and run one after another.
 
-// A test that cannot go on says so by a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod alone;
 mod changes;
 mod group;

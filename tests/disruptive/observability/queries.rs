@@ -16,8 +16,8 @@ use super::{
     rows, table,
 };
 
-const DASHBOARD: &str = include_str!("../../charts/kube-node/dashboards/kube-node.json");
-const RULES: &str = include_str!("../../charts/kube-node/rules/kube-node.yaml");
+const DASHBOARD: &str = include_str!("../../../charts/kube-node/dashboards/kube-node.json");
+const RULES: &str = include_str!("../../../charts/kube-node/rules/kube-node.yaml");
 
 /// Labels that Prometheus gives each target.
 const OF_TARGETS: [&str; 4] = ["job", "instance", "namespace", "pod"];

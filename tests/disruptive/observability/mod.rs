@@ -1,9 +1,6 @@
 //! What people see of a running cluster: metrics, the dashboard and the alerts over them, logs, the table at a terminal;
 //! and that docs/metrics.md says of them what is so.
 
-// A test that cannot go on says so by a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod exposition;
 mod logs;
 mod queries;
@@ -18,7 +15,7 @@ use std::sync::LazyLock;
 static CLUSTER: LazyLock<TestCluster> =
     LazyLock::new(|| TestCluster::shared(test_target!(), "observability", &["--autoscaler-server"]));
 /// The page that is compared.
-const PAGE: &str = include_str!("../../docs/metrics.md");
+const PAGE: &str = include_str!("../../../docs/metrics.md");
 
 /// The rows of a table of the page, between two marks, without its headings.
 fn rows(mark: &str) -> Vec<Vec<String>> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kube::Client;
 use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep};
@@ -9,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{scale, set_of};
 use kube_node_testing::{
     Fixture, LONG, TemporaryCluster,
-    history::{RecordedHistory, leased},
+    history::{RecordedHistory, leased, renewed},
     operator::{OperatorIdentity, OperatorProcess},
 };
 
@@ -44,10 +45,10 @@ impl Operators<'_> {
         ));
     }
 
-    /// Takes the leader out once it runs `machines` machines or more: a process that dies before it has taken over adds nothing to
-    /// its predecessor's death. On a very busy machine an operator may lose its Lease; it ends, as it should, and another one is
-    /// started in its place.
-    async fn leader(&mut self, machines: usize) -> OperatorProcess {
+    /// Takes the leader out once it runs `machines` machines or more and their Leases are fresh: a process that dies before it has
+    /// taken over adds nothing to its predecessor's death. On a very busy machine an operator may lose its Lease; it ends, as it
+    /// should, and another one is started in its place.
+    async fn leader(&mut self, client: &Client, machines: usize) -> OperatorProcess {
         let until = Instant::now() + LONG;
         loop {
             let lost: Vec<usize> = (0..self.running.len())
@@ -65,7 +66,9 @@ impl Operators<'_> {
                     && operator.metric("kube_node_hollow_machines").is_some_and(|count| count >= machines)
             };
             if let Some(index) = self.running.iter().position(has_taken_over) {
-                return self.running.remove(index);
+                let leader = self.running.remove(index);
+                renewed(client, LONG).await;
+                return leader;
             }
             assert!(Instant::now() < until, "nobody leads with {machines} machines");
             sleep(Duration::from_millis(100)).await;
@@ -91,7 +94,7 @@ pub async fn twenty_during_a_scale_up(
     before.ends_in_good_order().await;
     let begin = Instant::now();
     for kill in 1..=KILLS {
-        let mut leader = operators.leader(history.born() + others).await;
+        let mut leader = operators.leader(&own.client, history.born() + others).await;
         scale(&own, NODES * kill / KILLS).await;
         let offset = Duration::from_millis(random.random_range(0..500));
         sleep(offset).await;
@@ -106,6 +109,6 @@ pub async fn twenty_during_a_scale_up(
     old_history.shows_nothing_but(others).await;
 
     leased(&own.client, LONG).await;
-    let leader = operators.leader(NODES + others).await;
+    let leader = operators.leader(&own.client, NODES + others).await;
     assert_eq!(leader.metric("kube_node_hollow_machines"), Some(NODES + others), "as many machines as Nodes");
 }

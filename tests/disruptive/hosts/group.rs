@@ -8,7 +8,7 @@ use super::host::Host;
 use kube_node_testing::{Fixture, LONG, eventually};
 
 /// What is compared.
-const PAGE: &str = include_str!("../../docs/metrics.md");
+const PAGE: &str = include_str!("../../../docs/metrics.md");
 
 #[derive(Default)]
 pub struct Group {
