@@ -110,7 +110,7 @@ pub fn plant(copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
 /// Builds the simulation of a copy and returns the path of the program.
 pub fn build(copy: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["test", "--locked", "--release", "--test", "simulated", "--no-run"];
+    let arguments = ["test", "--locked", "--profile", "simulation", "--test", "simulated", "--no-run"];
     let built = Command::new(cargo)
         .current_dir(copy)
         .args(arguments)

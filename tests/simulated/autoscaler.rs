@@ -29,9 +29,9 @@ use tokio::{
 use tonic::{Response, Status, service::Routes};
 
 use crate::{
-    checks::{name, taints},
     faults::Fault,
     network::up_to,
+    objects::{name, taints},
     process::{Cluster, Endpoint},
 };
 

@@ -13,7 +13,10 @@ use kube_node_testing::api_server::ApiServer;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::checks::{Checks, is_ready, name, taints};
+use crate::{
+    checks::Checks,
+    objects::{is_ready, name, taints},
+};
 
 /// Time without a sign of life after which a Node is Unknown (kube-controller-manager, `--node-monitor-grace-period`).
 const GRACE: Duration = Duration::from_secs(50);

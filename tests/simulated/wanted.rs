@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use kube_node_testing::api_server::ApiServer;
 
 use crate::{
-    checks::{is_ready, name, set_of, taints},
-    schedule::VERSION_LABEL,
+    objects::{is_ready, name, set_of, taints},
+    run::VERSION_LABEL,
 };
 
 /// What users want in the end.

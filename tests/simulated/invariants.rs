@@ -1,0 +1,240 @@
+//! What must never happen, judged on each change of an object.
+//!
+//! Inputs: a change, the server's objects after it, the write that made it. Output: a violation. Invariants: the state
+//! is what earlier changes showed, so each change is judged once and in order.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use http::Method;
+use kube_node_testing::api_server::{ApiServer, Change};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    autoscaler::SET,
+    autoscaler_checks::is_drained,
+    checks::Sent,
+    objects::{is_available, is_draining, is_ready, name, set_of, taints},
+};
+
+/// Time for which the replicas of before may still be acted on: watches lag and freeze.
+const MEMORY: Duration = Duration::from_secs(150);
+
+/// Leader by the server's Lease.
+#[derive(Clone, Debug)]
+pub struct Leader {
+    pub holder: String,
+    pub since: Instant,
+    pub renewed: Instant,
+}
+
+/// What the changes so far showed.
+#[derive(Default)]
+pub struct Invariants {
+    pub leader: Option<Leader>,
+    /// When the Lease of each Node was written last.
+    pub renewed: BTreeMap<String, Instant>,
+    /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
+    sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
+    /// Until when an unavailable Node counts as available, since a watch may still show it so.
+    excused: BTreeMap<String, Instant>,
+    observed: BTreeMap<String, i64>,
+    /// Names of all Nodes so far.
+    names: BTreeSet<String>,
+    /// Until when a Node counts that a request of before made a second time.
+    strays: Vec<Instant>,
+    /// When each Node was Ready last.
+    ready: BTreeMap<String, Instant>,
+    /// Number of Nodes whose replicas leave with them, of the set that cluster-autoscaler scales.
+    pub drained: i64,
+    /// Pod CIDRs of Nodes.
+    cidrs: BTreeMap<String, String>,
+}
+
+impl Invariants {
+    /// Judges one change.
+    pub fn judge(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+        let now = Instant::now();
+        let (after, before) = (&change.after, change.before.as_deref());
+        match after["kind"].as_str() {
+            Some("NodeSet") => {
+                let name = name(after);
+                let size = if change.deleted { (0, 0) } else { size(after) };
+                let sizes = self.sizes.entry(name).or_default();
+                if sizes.last().is_none_or(|last| (last.1, last.2) != size) {
+                    for old in &mut *sizes {
+                        old.0.get_or_insert(now + MEMORY);
+                    }
+                    sizes.push((None, size.0, size.1));
+                }
+                let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
+                let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                let last = self.observed.insert(uid, observed).unwrap_or_default();
+                if observed < last {
+                    return Some(format!("observedGeneration goes back from {last} to {observed}"));
+                }
+                rollout_goes_back(&before?["status"]["rollout"], &after["status"]["rollout"])
+            }
+            Some("Node") => self.judge_node(server, change, before, by),
+            Some("Lease") if name(after) == "kube-node-operator" => {
+                let holder = after["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+                let since =
+                    self.leader.as_ref().filter(|leader| leader.holder == holder).map(|leader| leader.since);
+                self.leader = Some(Leader { holder, since: since.unwrap_or(now), renewed: now });
+                None
+            }
+            Some("Lease") => {
+                self.renewed.insert(name(after), now);
+                None
+            }
+            Some("ControllerRevision") if change.deleted => {
+                let (revision, class) = (name(after), &after["metadata"]["labels"]["kube-node.io/nodeclass"]);
+                let nodes = server.objects("", "nodes");
+                let user = nodes.iter().find(|node| {
+                    let labels = &node["metadata"]["labels"];
+                    let names = labels["kube-node.io/revision"].as_str().filter(|name| !name.is_empty());
+                    labels["kube-node.io/nodeclass"] == *class
+                        && names.is_some_and(|name| revision.ends_with(name))
+                });
+                user.map(|node| format!("{revision} is deleted, and {} names it", name(node)))
+            }
+            Some("Pod") => {
+                let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
+                let deletes = by.is_some_and(|sent| sent.method == Method::DELETE);
+                let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
+                let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
+                let there = server.objects("", "nodes").iter().any(|one| name(one) == node);
+                (by_us && deletes && !was_marked && there)
+                    .then(|| format!("pod {} is deleted without an eviction", name(after)))
+            }
+            _ => None,
+        }
+    }
+
+    fn judge_node(
+        &mut self,
+        server: &ApiServer,
+        change: &Change,
+        before: Option<&Value>,
+        by: Option<&Sent>,
+    ) -> Option<String> {
+        let now = Instant::now();
+        let after = &change.after;
+        let node = name(after);
+        let set = set_of(after);
+        let nodes = server.objects("", "nodes");
+        let of_set: Vec<&Value> =
+            nodes.iter().map(|node| &**node).filter(|node| set_of(node) == set).collect();
+        let sizes = self.sizes.entry(set.clone()).or_default();
+        sizes.retain(|(until, ..)| until.is_none_or(|until| until > now));
+        let (most, least) = (
+            sizes.iter().map(|size| size.1).max().unwrap_or_default(),
+            sizes.iter().map(|size| size.2).min().unwrap_or_default(),
+        );
+        let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
+        if before.is_some_and(is_available) && (change.deleted || !is_available(after)) && !by_us {
+            self.excused.insert(node.clone(), now + MEMORY);
+        }
+        if before.is_none() && !set.is_empty() {
+            // A request that is carried out after its Node was made, and deleted, makes it again: no client can prevent that.
+            self.strays.retain(|until| *until > now);
+            if !self.names.insert(node.clone()) {
+                self.strays.push(now + MEMORY);
+            }
+            let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
+            if count > most {
+                return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
+            }
+            if let Some(cidr) = after["spec"]["podCIDR"].as_str()
+                && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
+                && other != node
+                && nodes.iter().any(|one| name(one) == other)
+            {
+                return Some(format!("{node} and {other} have the pod CIDR {cidr}"));
+            }
+            return None;
+        }
+        let before = before?;
+        if change.deleted {
+            self.cidrs.retain(|_, owner| *owner != node);
+            let pods = server.objects("", "pods");
+            let left = pods.iter().find(|pod| {
+                pod["spec"]["nodeName"] == node.as_str()
+                    && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+            });
+            return left
+                .filter(|_| by_us && !self.excused.contains_key(&node))
+                .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
+        }
+        let foreign = |object: &Value| {
+            let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+            let of_labels = labels.filter(|(key, _)| key.starts_with("example.com/"));
+            let taints = object["spec"]["taints"].as_array().into_iter().flatten();
+            let of_taints = taints.filter_map(|taint| taint["key"].as_str().map(str::to_owned));
+            let of_taints = of_taints.filter(|key| key.starts_with("example.com/"));
+            of_labels.map(|(key, _)| key.clone()).chain(of_taints).collect::<BTreeSet<_>>()
+        };
+        if by_us && foreign(before) != foreign(after) {
+            return Some(format!("{node} loses what others gave it: {:?}", foreign(before)));
+        }
+        if is_ready(before) {
+            self.ready.insert(node.clone(), now);
+        }
+        let was_ready = self.ready.get(&node).is_some_and(|at| at.elapsed() < MEMORY);
+        let has_taint = |object: &Value| taints(object).any(|key| key == "kube-node.io/uninitialized");
+        if has_taint(before) && !has_taint(after) {
+            let leases = server.objects("coordination.k8s.io", "leases");
+            let has_lease = leases
+                .iter()
+                .any(|lease| lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node);
+            if !has_lease || !was_ready {
+                return Some(format!("{node} is initialized: Ready {was_ready}, Lease {has_lease}"));
+            }
+        }
+        let starts_to_drain = !is_draining(before) && is_draining(after);
+        // A Node that was unavailable lately may have been so when its drain was decided.
+        let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
+        if starts_to_drain && by_us && is_available(before) && !is_drained(before) && !seemed_lost {
+            let left = of_set.iter().filter(|one| is_available(one) && !is_drained(one)).count();
+            let excused = self.excused.iter().filter(|(name, until)| {
+                **until > now
+                    && **name != node
+                    && !of_set.iter().any(|one| crate::objects::name(one) == **name && is_available(one))
+            });
+            let left = i64::try_from(left + excused.count()).unwrap();
+            let least = if set == SET { least - self.drained } else { least };
+            if left < least {
+                return Some(format!(
+                    "{node} is drained, which leaves {left} available, and {least} have to be"
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// A rollout to one revision has one start, and its progress never goes back.
+fn rollout_goes_back(before: &Value, after: &Value) -> Option<String> {
+    let is_another = before["revision"] != after["revision"] || !before["revision"].is_string();
+    let time = |rollout: &Value, field: &str| rollout[field].as_str().unwrap_or_default().to_owned();
+    let [started, starts] = [before, after].map(|rollout| time(rollout, "startTime"));
+    let [progressed, progresses] = [before, after].map(|rollout| time(rollout, "progressTime"));
+    (!is_another && (starts != started || progresses < progressed)).then(|| {
+        format!("the clock of the rollout goes back from {started}, {progressed} to {starts}, {progresses}")
+    })
+}
+
+/// Most Nodes and least available Nodes of a set.
+fn size(set: &Value) -> (i64, i64) {
+    let replicas = set["spec"]["replicas"].as_i64().unwrap_or_default();
+    let rolling = &set["spec"]["strategy"]["rollingUpdate"];
+    let surge = rolling["maxSurge"].as_i64().unwrap_or(1);
+    let unavailable = rolling["maxUnavailable"].as_i64().unwrap_or_default();
+    if set["metadata"]["deletionTimestamp"].is_string() {
+        return (replicas + surge, 0);
+    }
+    (replicas + surge, replicas - unavailable)
+}

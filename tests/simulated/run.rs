@@ -1,0 +1,322 @@
+//! Runs one schedule: the operators, what surrounds them, the users' actions, and what has to hold in the end.
+//!
+//! Inputs: a schedule. Outputs: the log and the first violation. Invariants: all clocks and random numbers come from the
+//! schedule's seed; a task that reads others panics.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, Once},
+    time::Duration,
+};
+
+use http::Method;
+use kube_ext::environment::{Environment, within};
+use kube_node_testing::{api_server::ApiServer, simulated_time::SimulatedTime};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    autoscaler::{ClusterAutoscaler, SET},
+    checks::Checks,
+    faults::{Fault, Faults},
+    objects::name,
+    others::Others,
+    process::{self, Host},
+    schedule::{Action, Schedule},
+    wanted::Wanted,
+};
+
+const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
+const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
+/// Label that the class's template gives to Nodes: the class's version.
+pub const VERSION_LABEL: &str = "template.test/version";
+/// Time within which everything has to settle afterwards.
+const SETTLES: Duration = Duration::from_mins(30);
+/// Longest time for which the operator acts on an old state: without faults, and with watches that freeze.
+const DELAYS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(150)];
+/// Time after which nothing is written any more.
+const QUIET_AFTER: Duration = Duration::from_secs(20);
+/// Time after which a request that was lost is sent again at the latest.
+const LONGEST_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time for which it has to stay so.
+const STAYS: Duration = Duration::from_secs(65);
+
+/// What a run showed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub log: Vec<String>,
+    pub requests: u64,
+    pub writes: u64,
+    pub violation: Option<String>,
+}
+
+impl Schedule {
+    /// Runs it on a thread of its own time.
+    pub fn run(&self) -> Outcome {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let simulated = async {
+            let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(self.seed));
+            within(time, self.simulate()).await
+        };
+        let panics = panics();
+        // A task that lost its environment would read the clocks of this machine.
+        let mut outcome =
+            futures::executor::block_on(within(Arc::new(Nowhere), async { runtime.block_on(simulated) }));
+        if panics != self::panics() && outcome.violation.is_none() {
+            outcome.violation = Some("a task panicked".to_owned());
+        }
+        outcome
+    }
+
+    async fn simulate(&self) -> Outcome {
+        let server = ApiServer::new(self.seed, {
+            let clock = SimulatedTime::new(0);
+            move || Environment::now(&clock)
+        });
+        let begun = Instant::now();
+        let checks = Arc::new(Checks::new());
+        let until = begun + Duration::from_secs(self.active + 10);
+        let faults = Arc::new(Faults::new(self.seed, self.faults.clone(), until, self.single));
+        let mut others = Others::new(server.clone(), Arc::clone(&checks));
+        for name in ["kube-system", "kube-node-lease", "kube-node-system", "default"] {
+            others.call(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
+        }
+        let hosts: Vec<Arc<Host>> = (0..self.operators).map(|_| Arc::default()).collect();
+        let cluster = process::Cluster {
+            seed: self.seed,
+            server: server.clone(),
+            checks: Arc::clone(&checks),
+            faults: Arc::clone(&faults),
+            begun,
+            endpoints: Arc::default(),
+        };
+        checks.scaling().delay = DELAYS[usize::from(!self.faults.is_empty())];
+        let restarted = Arc::new(Notify::new());
+        let autoscaler = ClusterAutoscaler::new(cluster.clone(), Arc::clone(&restarted));
+        let scaled = async {
+            match self.scaling {
+                Some(_) => autoscaler.keep_running().await,
+                None => std::future::pending().await,
+            }
+        };
+        let operators = hosts
+            .iter()
+            .enumerate()
+            .map(|(number, host)| process::keep_running(cluster.clone(), number, Arc::clone(host)))
+            .collect::<Vec<_>>();
+        tokio::select! {
+            biased;
+            _ = futures::future::join_all(operators) => checks.violate("no operator is started again"),
+            () = scaled => checks.violate("cluster-autoscaler is not started again"),
+            () = self.live(&mut others, &cluster, &hosts, &restarted) => {}
+        }
+        Outcome {
+            log: checks.log(),
+            requests: checks.requests(),
+            writes: faults.writes(),
+            violation: checks.violation(),
+        }
+    }
+
+    /// What users do, and the wait for its effect.
+    async fn live(
+        &self,
+        others: &mut Others,
+        cluster: &process::Cluster,
+        hosts: &[Arc<Host>],
+        restarted: &Notify,
+    ) {
+        let process::Cluster { server, checks, faults, begun, .. } = cluster;
+        others.call(Method::POST, CLASSES, &class(0));
+        let mut actions = self.actions.iter().peekable();
+        let mut wanted = Wanted::default();
+        let mut settled: Option<(Instant, u64)> = None;
+        while checks.violation().is_none() {
+            let now = begun.elapsed();
+            while let Some((_, action)) = actions.next_if(|(at, _)| Duration::from_secs(*at) <= now) {
+                checks.note(&format!("user: {action:?}"));
+                self.act(action, others, &mut wanted, cluster, hosts, restarted);
+            }
+            if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
+                server.compact();
+            }
+            others.work().await;
+            let is_served = hosts.iter().all(|host| !host.was_cut_off_within(LONGEST_TIMEOUT));
+            if is_served && faults.is_over() && faults.refused().is_none() {
+                checks.watch_leases(server);
+            }
+            if actions.peek().is_some() || Instant::now() < faults.until {
+                continue;
+            }
+            // A budget that leaves no room would hold a drain for ever.
+            others.end_applications();
+            let refused = faults.refused();
+            match (wanted.unmet(server, refused.as_deref()), settled) {
+                (None, _) if refused.is_some() => {
+                    checks.note("the policy that refused writes to a Node is deleted");
+                    faults.refuse(None);
+                }
+                (None, None) => settled = Some((Instant::now(), 0)),
+                (None, Some((since, 0))) if since.elapsed() > QUIET_AFTER => {
+                    settled = Some((since, checks.changing_writes()));
+                }
+                (None, Some((since, writes))) if since.elapsed() > STAYS => {
+                    let more = checks.changing_writes() - writes;
+                    if more > 0 {
+                        checks.violate(&format!("{more} writes although everything has settled"));
+                    }
+                    break;
+                }
+                (None, _) => {}
+                (Some(unmet), _) if begun.elapsed() > faults.until - *begun + SETTLES => {
+                    checks.violate(&format!("not settled: {unmet}"));
+                }
+                (Some(_), _) => settled = None,
+            }
+        }
+    }
+
+    fn act(
+        &self,
+        action: &Action,
+        others: &mut Others,
+        wanted: &mut Wanted,
+        cluster: &process::Cluster,
+        hosts: &[Arc<Host>],
+        restarted: &Notify,
+    ) {
+        let nth = |others: &Others, n: usize| {
+            let nodes = others.nodes();
+            nodes.get(n % nodes.len().max(1)).map(|node| name(node))
+        };
+        let change = |others: &Others, n: usize, method: Method, patch: &Value| {
+            if let Some(node) = nth(others, n) {
+                others.call(method, &format!("/api/v1/nodes/{node}"), patch);
+            }
+        };
+        let host = |n: usize| &hosts[n % hosts.len()];
+        match action {
+            Action::Scale(set, replicas) => {
+                let change = json!({ "spec": { "replicas": replicas } });
+                let (code, object) = others.call(Method::PATCH, &format!("{SETS}/{set}"), &change);
+                if code == 404 {
+                    others.call(Method::POST, SETS, &self.set(set, *replicas));
+                }
+                if code == 404 || object["metadata"]["deletionTimestamp"].is_null() {
+                    wanted.sets.insert(set.clone(), *replicas);
+                }
+            }
+            Action::Roll(version) => {
+                wanted.version = *version;
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &class(*version));
+            }
+            Action::DeleteSet(set) => {
+                wanted.sets.remove(set);
+                others.call(Method::DELETE, &format!("{SETS}/{set}"), &Value::Null);
+            }
+            Action::DeleteNode(n) => change(others, *n, Method::DELETE, &Value::Null),
+            Action::Cordon(n) => {
+                wanted.cordons = true;
+                change(others, *n, Method::PATCH, &json!({ "spec": { "unschedulable": true } }));
+            }
+            Action::Mark(n) => {
+                let nodes = others.nodes();
+                let node = nodes.get(n % nodes.len().max(1));
+                let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
+                let others_taints = taints.filter(|taint| taint["key"] != "example.com/team").cloned();
+                let own = json!({ "key": "example.com/team", "effect": "PreferNoSchedule" });
+                let taints: Vec<Value> = others_taints.chain([own]).collect();
+                let mark = json!({
+                    "metadata": { "labels": { "example.com/team": "x" } }, "spec": { "taints": taints },
+                });
+                change(others, *n, Method::PATCH, &mark);
+            }
+            Action::Remake(n) => others.remake(*n),
+            Action::Run(pods, always) => {
+                let budget = json!({
+                    "metadata": { "name": "app" },
+                    "spec": { "minAvailable": always.min(&pods.saturating_sub(1)), "selector": { "matchLabels": { "app": "app" } } },
+                });
+                others.wanted.insert("app".to_owned(), *pods);
+                others.call(Method::POST, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget);
+            }
+            Action::Kill(n) => host(*n).kill(),
+            Action::CutOff(n, seconds) => host(*n).cut_off(Duration::from_secs(*seconds)),
+            Action::ClockError(n, seconds) => {
+                host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
+            }
+            Action::RestartAutoscaler => restarted.notify_waiters(),
+            Action::Need(needed) => {
+                cluster.checks.scaling().need(*needed);
+                let (min, max) = self.scaling.unwrap_or_default();
+                let replicas = u64::try_from(*needed.clamp(&min, &max)).unwrap();
+                let sets = cluster.server.objects("kube-node.io", "nodesets");
+                let set = sets.iter().find(|set| name(set) == SET);
+                if set.is_none() {
+                    let mut set = self.set(SET, replicas);
+                    set["spec"]["autoscaling"] = json!({ "minReplicas": min, "maxReplicas": max });
+                    others.call(Method::POST, SETS, &set);
+                }
+                if set.is_none_or(|set| set["metadata"]["deletionTimestamp"].is_null()) {
+                    wanted.sets.insert(SET.to_owned(), replicas);
+                }
+            }
+            Action::Refuse(n) => {
+                if let Some(node) = nth(others, *n) {
+                    cluster.faults.refuse(Some(node));
+                }
+            }
+        }
+    }
+
+    fn set(&self, name: &str, replicas: u64) -> Value {
+        json!({ "metadata": { "name": name }, "spec": {
+            "nodeClassName": "small", "replicas": replicas, "revisionHistoryLimit": self.seed % 2,
+            "strategy": { "rollingUpdate": { "maxSurge": self.surge, "maxUnavailable": self.unavailable } },
+        } })
+    }
+}
+
+fn class(version: u64) -> Value {
+    json!({ "metadata": { "name": "small" }, "spec": {
+        "nodeController": "hollow", "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+        "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
+        "template": {
+            "labels": { VERSION_LABEL: version.to_string() },
+            // The API server keeps an empty value as none.
+            "taints": [{ "key": "template.test/empty", "value": "", "effect": "PreferNoSchedule" }],
+        },
+    } })
+}
+
+/// Number of panics on this thread: the runtime catches those of tasks.
+fn panics() -> usize {
+    thread_local!(static PANICS: Cell<usize> = const { Cell::new(0) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.set(PANICS.get() + 1);
+            before(info);
+        }));
+    });
+    PANICS.get()
+}
+
+/// Environment of tasks that belong to no process.
+struct Nowhere;
+
+impl Environment for Nowhere {
+    fn now(&self) -> jiff::Timestamp {
+        panic!("a task without a process reads the time of day")
+    }
+
+    fn since_boot(&self) -> Duration {
+        panic!("a task without a process reads the boot clock")
+    }
+
+    fn random(&self) -> u64 {
+        panic!("a task without a process draws a random number")
+    }
+}
