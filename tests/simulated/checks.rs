@@ -24,6 +24,8 @@ const CLAIM: Duration = Duration::from_secs(15);
 const LEASE: Duration = Duration::from_secs(40);
 /// Most requests within ten seconds.
 const MOST: u64 = 3_000;
+/// Most reconciliations within ten seconds; the first 60 schedules have less than 200.
+const MOST_RECONCILIATIONS: u64 = 600;
 /// Lines of the log that a violation shows.
 const SHOWN: usize = 40;
 
@@ -61,6 +63,8 @@ struct State {
     violation: Option<String>,
     /// Ten seconds of the run, and the number of requests in them.
     lately: (u64, u64),
+    /// Ten seconds of the run, and the number of reconciliations before them.
+    reconciliations: (u64, u64),
     invariants: Invariants,
 }
 
@@ -91,6 +95,21 @@ impl Checks {
         if std::env::var_os("KUBE_NODE_REQUESTS").is_some() {
             let (seconds, body) = (self.begun.elapsed().as_secs_f64(), sent.json());
             eprintln!("{seconds:>9.3} {} {} {} {body}", sent.process, sent.method, sent.path);
+        }
+    }
+
+    /// Checks the number of reconciliations so far.
+    pub fn count_reconciliations(&self, count: u64) {
+        let tens = self.begun.elapsed().as_secs() / 10;
+        let lately = {
+            let mut state = self.state.lock();
+            if state.reconciliations.0 != tens {
+                state.reconciliations = (tens, count);
+            }
+            count - state.reconciliations.1
+        };
+        if lately > MOST_RECONCILIATIONS {
+            self.violate(&format!("{lately} reconciliations within 10 s"));
         }
     }
 
@@ -169,6 +188,10 @@ impl Checks {
                     sent.process, sent.method, sent.path
                 ));
             }
+        }
+        let heartbeat = self.state.lock().invariants.judge_heartbeat(sent);
+        if let Some(violation) = heartbeat {
+            self.violate(&violation);
         }
         let body = sent.json();
         if sent.path.ends_with("/eviction") && !body["deleteOptions"]["preconditions"]["uid"].is_string() {

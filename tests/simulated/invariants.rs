@@ -23,6 +23,9 @@ use crate::{
 /// Time for which the replicas of before may still be acted on: watches lag and freeze.
 const MEMORY: Duration = Duration::from_secs(150);
 
+/// Path of the Leases of Nodes.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/";
+
 /// Leader by the server's Lease.
 #[derive(Clone, Debug)]
 pub struct Leader {
@@ -52,6 +55,8 @@ pub struct Invariants {
     pub drained: i64,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
+    /// Process that took the finalizer from each Node that is gone.
+    finalized: BTreeMap<String, String>,
 }
 
 impl Invariants {
@@ -114,6 +119,16 @@ impl Invariants {
         }
     }
 
+    /// Checks that a process does not run the machine of a Node from which it took the finalizer: the machine goes first.
+    pub fn judge_heartbeat(&self, sent: &Sent) -> Option<String> {
+        let of_status =
+            sent.path.strip_prefix("/api/v1/nodes/").and_then(|path| path.strip_suffix("/status"));
+        let node = of_status.or_else(|| sent.path.strip_prefix(LEASES))?;
+        let by =
+            self.finalized.get(node).filter(|by| **by == sent.process && sent.method != Method::DELETE)?;
+        Some(format!("{by} runs the machine of {node}, from which it took the finalizer"))
+    }
+
     fn judge_node(
         &mut self,
         server: &ApiServer,
@@ -138,6 +153,9 @@ impl Invariants {
         if before.is_some_and(is_available) && (change.deleted || !is_available(after)) && !by_us {
             self.excused.insert(node.clone(), now + MEMORY);
         }
+        if before.is_none() {
+            self.finalized.remove(&node);
+        }
         if before.is_none() && !set.is_empty() {
             // A request that is carried out after its Node was made, and deleted, makes it again: no client can prevent that.
             self.strays.retain(|until| *until > now);
@@ -160,6 +178,7 @@ impl Invariants {
         let before = before?;
         if change.deleted {
             self.cidrs.retain(|_, owner| *owner != node);
+            self.finalized.extend(by.filter(|_| by_us).map(|sent| (node.clone(), sent.process.clone())));
             let pods = server.objects("", "pods");
             let left = pods.iter().find(|pod| {
                 pod["spec"]["nodeName"] == node.as_str()
@@ -218,13 +237,10 @@ impl Invariants {
 
 /// A rollout to one revision has one start, and its progress never goes back.
 fn rollout_goes_back(before: &Value, after: &Value) -> Option<String> {
-    let is_another = before["revision"] != after["revision"] || !before["revision"].is_string();
-    let time = |rollout: &Value, field: &str| rollout[field].as_str().unwrap_or_default().to_owned();
-    let [started, starts] = [before, after].map(|rollout| time(rollout, "startTime"));
-    let [progressed, progresses] = [before, after].map(|rollout| time(rollout, "progressTime"));
-    (!is_another && (starts != started || progresses < progressed)).then(|| {
-        format!("the clock of the rollout goes back from {started}, {progressed} to {starts}, {progresses}")
-    })
+    let is_same = before["revision"].is_string() && before["revision"] == after["revision"];
+    let progress = |rollout: &Value| rollout["progressTime"].as_str().unwrap_or_default().to_owned();
+    let goes_back = before["startTime"] != after["startTime"] || progress(after) < progress(before);
+    (is_same && goes_back).then(|| format!("the clock of a rollout goes back from {before} to {after}"))
 }
 
 /// Most Nodes and least available Nodes of a set.

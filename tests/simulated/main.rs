@@ -18,6 +18,7 @@ mod network;
 mod objects;
 mod others;
 mod process;
+mod reconciliations;
 mod run;
 mod scenario;
 mod schedule;

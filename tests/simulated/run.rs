@@ -22,6 +22,7 @@ use crate::{
     objects::name,
     others::Others,
     process::{self, Host},
+    reconciliations,
     schedule::{Action, Schedule},
     wanted::Wanted,
 };
@@ -132,6 +133,7 @@ impl Schedule {
         let mut actions = self.actions.iter().peekable();
         let mut wanted = Wanted::default();
         let mut settled: Option<(Instant, u64)> = None;
+        let before = reconciliations::count();
         while checks.violation().is_none() {
             let now = begun.elapsed();
             while let Some((_, action)) = actions.next_if(|(at, _)| Duration::from_secs(*at) <= now) {
@@ -142,6 +144,7 @@ impl Schedule {
                 server.compact();
             }
             others.work().await;
+            checks.count_reconciliations(reconciliations::count() - before);
             let is_served = hosts.iter().all(|host| !host.was_cut_off_within(LONGEST_TIMEOUT));
             if is_served && faults.is_over() && faults.refused().is_none() {
                 checks.watch_leases(server);
