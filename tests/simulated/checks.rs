@@ -229,15 +229,20 @@ impl Checks {
         else {
             return;
         };
+        let workers = &state.invariants.workers;
+        if workers.values().any(|(_, renewed)| renewed.elapsed() > CLAIM) {
+            return;
+        }
+        let since = state.invariants.workers_changed.max(Some(leader.since));
         let late = server.objects("", "nodes").into_iter().find(|node| {
             let stays = node["metadata"]["deletionTimestamp"].is_null();
-            let last = state.invariants.renewed.get(&name(node)).copied().max(Some(leader.since));
+            let last = state.invariants.renewed.get(&name(node)).copied().max(since);
             stays && is_available(node) && last.is_none_or(|last| last.elapsed() > LEASE)
         });
         drop(state);
         if let Some(node) = late {
             self.violate(&format!(
-                "{} has not renewed the Lease of {} for {LEASE:?}",
+                "{} leads, and nobody has renewed the Lease of {} for {LEASE:?}",
                 leader.holder,
                 name(&node)
             ));

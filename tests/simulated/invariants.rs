@@ -40,6 +40,10 @@ pub struct Invariants {
     pub leader: Option<Leader>,
     /// When the Lease of each Node was written last.
     pub renewed: BTreeMap<String, Instant>,
+    /// Holder of each worker's Lease, and when it was renewed last.
+    pub workers: BTreeMap<String, (Value, Instant)>,
+    /// When a worker's Lease got another holder.
+    pub workers_changed: Option<Instant>,
     /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
     sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
@@ -89,6 +93,14 @@ impl Invariants {
                 let since =
                     self.leader.as_ref().filter(|leader| leader.holder == holder).map(|leader| leader.since);
                 self.leader = Some(Leader { holder, since: since.unwrap_or(now), renewed: now });
+                None
+            }
+            Some("Lease") if name(after).starts_with("hollow-host.") => {
+                let holder = after["spec"]["holderIdentity"].clone();
+                let last = self.workers.insert(name(after), (holder.clone(), now));
+                if last.is_none_or(|(last, _)| last != holder) {
+                    self.workers_changed = Some(now);
+                }
                 None
             }
             Some("Lease") => {

@@ -1,18 +1,22 @@
-//! An operator as a process on a host of its own: it is started, killed at a write or by a user, and started again.
+//! An operator or a worker as a process on a host of its own: it is started, killed at a write or by a user, and started
+//! again.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use jiff::SignedDuration;
 use kube::Client;
 use kube_ext::{
     environment::{Environment, within},
     leader::{ElectionOptions, Timing},
 };
+use kube_node_api::names::LABEL_HOLLOW_HOSTS;
 use kube_node_controllers::{
     Access, ProviderIdPrefix,
     autoscaler::{self, Address, InProcess},
+    hosts::lease_name,
 };
-use kube_node_operator::Options;
+use kube_node_operator::{Options, host};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use kube_node_testing::{
     api_server::{ApiServer, Random},
@@ -31,6 +35,10 @@ use crate::{
     network::{Network, up_to},
 };
 
+/// Namespace of operators and workers.
+const NAMESPACE: &str = "kube-node-system";
+/// Group of all workers.
+pub const GROUP: &str = "workers";
 /// Longest time from a process's end to its next start.
 const RESTART: Duration = Duration::from_secs(10);
 
@@ -90,27 +98,44 @@ pub struct Endpoint {
     pub network: Network,
 }
 
-/// Runs the operator of a host again and again.
+/// Program of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Operator,
+    /// `hollow-host`.
+    Worker,
+}
+
+/// Runs the program of a host again and again.
 pub async fn keep_running(
     Cluster { seed, server, checks, faults, begun, endpoints }: Cluster,
-    number: usize,
+    (program, number): (Program, usize),
     host: Arc<Host>,
 ) {
-    let seconds = Duration::from_secs;
-    let Ok(timing) = Timing::new(seconds(15), seconds(10), seconds(2)) else { return };
     let mut draws = Random::new(seed ^ (number as u64 + 1).rotate_left(40));
     for life in 0_u64.. {
-        let name = format!("operator-{number}-{life}");
+        let name = match program {
+            Program::Operator => format!("operator-{number}-{life}"),
+            Program::Worker => format!("worker-{number}-{life}"),
+        };
         let (checked, faulty) = (Arc::clone(&checks), Arc::clone(&faults));
         let network = Network::new(server.clone(), checked, faulty, Arc::clone(&host), name.clone());
         let time = SimulatedTime::new(draws.number()).begun(begun).wrong_by(Arc::clone(&host.clock_error));
         let time: Arc<dyn Environment> = Arc::new(time);
         let client = Client::new(network.clone(), "default");
-        let (process, service) = (name.clone(), InProcess::default());
-        let options = options(client, name.clone(), timing, service.clone());
-        let endpoint = Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
-        endpoints.lock().insert(name.clone(), endpoint);
-        let work = within(time, kube_node_operator::run(options, CancellationToken::new()));
+        let stop = CancellationToken::new();
+        let work = match program {
+            Program::Operator => {
+                let (process, service) = (name.clone(), InProcess::default());
+                let options = options(client, name.clone(), service.clone());
+                let endpoint =
+                    Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
+                endpoints.lock().insert(name.clone(), endpoint);
+                kube_node_operator::run(options, stop).boxed_local()
+            }
+            Program::Worker => host::run(worker(client, name.clone(), number), stop).boxed_local(),
+        };
+        let work = within(time, work);
         tokio::select! {
             biased;
             () = host.killed.notified() => checks.note(&format!("{name} is killed by a user")),
@@ -132,7 +157,29 @@ pub async fn keep_running(
     }
 }
 
-fn options(client: Client, identity: String, timing: Timing, service: InProcess) -> Options {
+fn worker(client: Client, identity: String, number: usize) -> host::Options {
+    let name = format!("h-{number}");
+    host::Options {
+        client: Access::by(client),
+        endpoints: None,
+        max_machines: 1_000,
+        namespace: NAMESPACE.to_owned(),
+        group: GROUP.to_owned(),
+        admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
+        presence: ElectionOptions {
+            namespace: NAMESPACE.to_owned(),
+            name: lease_name(GROUP, &name),
+            labels: BTreeMap::from([(LABEL_HOLLOW_HOSTS.to_owned(), GROUP.to_owned())]),
+            identity,
+            timing: Timing::HOST,
+        },
+        name,
+    }
+}
+
+fn options(client: Client, identity: String, service: InProcess) -> Options {
+    let seconds = Duration::from_secs;
+    let timing = Timing::new(seconds(15), seconds(10), seconds(2)).unwrap();
     // Few blocks, so that each is used again soon.
     let range = "10.64.0.0/20".parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
     Options {
@@ -140,7 +187,7 @@ fn options(client: Client, identity: String, timing: Timing, service: InProcess)
         hollow: None,
         endpoints: None,
         max_machines: 1_000,
-        namespace: "kube-node-system".to_owned(),
+        namespace: NAMESPACE.to_owned(),
         admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
         pod_cidrs: range,
         provider_id_prefix: ProviderIdPrefix::Provider,
@@ -154,7 +201,7 @@ fn options(client: Client, identity: String, timing: Timing, service: InProcess)
             options: false,
         }),
         election: Some(ElectionOptions {
-            namespace: "kube-node-system".to_owned(),
+            namespace: NAMESPACE.to_owned(),
             name: "kube-node-operator".to_owned(),
             labels: BTreeMap::new(),
             identity,

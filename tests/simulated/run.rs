@@ -21,7 +21,7 @@ use crate::{
     faults::{Fault, Faults},
     objects::name,
     others::Others,
-    process::{self, Host},
+    process::{self, GROUP, Host, Program},
     reconciliations,
     schedule::{Action, Schedule},
     wanted::Wanted,
@@ -83,7 +83,7 @@ impl Schedule {
         for name in ["kube-system", "kube-node-lease", "kube-node-system", "default"] {
             others.call(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
         }
-        let hosts: Vec<Arc<Host>> = (0..self.operators).map(|_| Arc::default()).collect();
+        let hosts: Vec<Arc<Host>> = (0..self.operators + self.workers).map(|_| Arc::default()).collect();
         let cluster = process::Cluster {
             seed: self.seed,
             server: server.clone(),
@@ -101,14 +101,17 @@ impl Schedule {
                 None => std::future::pending().await,
             }
         };
-        let operators = hosts
+        let processes = hosts
             .iter()
             .enumerate()
-            .map(|(number, host)| process::keep_running(cluster.clone(), number, Arc::clone(host)))
+            .map(|(number, host)| {
+                let program = if number < self.operators { Program::Operator } else { Program::Worker };
+                process::keep_running(cluster.clone(), (program, number), Arc::clone(host))
+            })
             .collect::<Vec<_>>();
         tokio::select! {
             biased;
-            _ = futures::future::join_all(operators) => checks.violate("no operator is started again"),
+            _ = futures::future::join_all(processes) => checks.violate("no process is started again"),
             () = scaled => checks.violate("cluster-autoscaler is not started again"),
             () = self.live(&mut others, &cluster, &hosts, &restarted) => {}
         }
@@ -129,7 +132,7 @@ impl Schedule {
         restarted: &Notify,
     ) {
         let process::Cluster { server, checks, faults, begun, .. } = cluster;
-        others.call(Method::POST, CLASSES, &class(0));
+        others.call(Method::POST, CLASSES, &self.class(0));
         let mut actions = self.actions.iter().peekable();
         let mut wanted = Wanted::default();
         let mut settled: Option<(Instant, u64)> = None;
@@ -212,7 +215,7 @@ impl Schedule {
             }
             Action::Roll(version) => {
                 wanted.version = *version;
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &class(*version));
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(*version));
             }
             Action::DeleteSet(set) => {
                 wanted.sets.remove(set);
@@ -279,18 +282,19 @@ impl Schedule {
             "strategy": { "rollingUpdate": { "maxSurge": self.surge, "maxUnavailable": self.unavailable } },
         } })
     }
-}
 
-fn class(version: u64) -> Value {
-    json!({ "metadata": { "name": "small" }, "spec": {
-        "nodeController": "hollow", "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
-        "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
-        "template": {
-            "labels": { VERSION_LABEL: version.to_string() },
-            // The API server keeps an empty value as none.
-            "taints": [{ "key": "template.test/empty", "value": "", "effect": "PreferNoSchedule" }],
-        },
-    } })
+    fn class(&self, version: u64) -> Value {
+        let hollow = if self.workers > 0 { json!({ "hosts": GROUP }) } else { Value::Null };
+        json!({ "metadata": { "name": "small" }, "spec": {
+            "nodeController": "hollow", "hollow": hollow, "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+            "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
+            "template": {
+                "labels": { VERSION_LABEL: version.to_string() },
+                // The API server keeps an empty value as none.
+                "taints": [{ "key": "template.test/empty", "value": "", "effect": "PreferNoSchedule" }],
+            },
+        } })
+    }
 }
 
 /// Number of panics on this thread: the runtime catches those of tasks.

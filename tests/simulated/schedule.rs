@@ -29,7 +29,7 @@ pub enum Action {
     Remake(usize),
     /// So many pods of an application run, as many of them always.
     Run(usize, usize),
-    /// The operator of a host is killed.
+    /// The process of a host is killed: operators first, then workers.
     Kill(usize),
     /// A host is cut off from the API server for so many seconds.
     CutOff(usize, u64),
@@ -48,6 +48,8 @@ pub enum Action {
 pub struct Schedule {
     pub seed: u64,
     pub operators: usize,
+    /// Workers that run the machines in the operators' place; none: the operators run them.
+    pub workers: usize,
     pub surge: u64,
     pub unavailable: u64,
     /// Least and most replicas of the set that cluster-autoscaler scales; None: it does not run.
@@ -64,8 +66,15 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators, surge {}, unavailable {}, scaling {:?}, faults {:?}, single {:?}",
-            self.seed, self.operators, self.surge, self.unavailable, self.scaling, self.faults, self.single
+            "seed {}: {} operators, {} workers, surge {}, unavailable {}, scaling {:?}, faults {:?}, single {:?}",
+            self.seed,
+            self.operators,
+            self.workers,
+            self.surge,
+            self.unavailable,
+            self.scaling,
+            self.faults,
+            self.single
         )?;
         self.actions.iter().try_for_each(|(at, action)| writeln!(formatter, "  {at:>4} s: {action:?}"))
     }
@@ -107,9 +116,10 @@ impl Schedule {
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
-        let (scaling, single, active) = (None, None, ACTIVE);
-        let all = Self { seed, operators, surge, unavailable, scaling, actions, faults, single, active };
-        all.scaled_by_autoscaler()
+        let (workers, scaling, single, active) = (0, None, None, ACTIVE);
+        let all =
+            Self { seed, operators, workers, surge, unavailable, scaling, actions, faults, single, active };
+        all.scaled_by_autoscaler().with_workers()
     }
 
     /// In a quarter of the schedules, lets cluster-autoscaler scale a set in place of users. The draws are apart from the
@@ -140,6 +150,26 @@ impl Schedule {
         if random.number().is_multiple_of(2) {
             self.faults.extend([Fault::LostAnswer, Fault::DoneLater]);
         }
+        self
+    }
+
+    /// In a quarter of the schedules, lets workers run the machines. The draws are apart from the others.
+    fn with_workers(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x3057);
+        if !random.number().is_multiple_of(4) {
+            return self;
+        }
+        self.workers = 1 + random.below(3);
+        for _ in 0..random.below(5) {
+            let host = self.operators + random.below(self.workers);
+            let action = match random.number() % 4 {
+                0 => Action::CutOff(host, random.number() % 60),
+                1 => Action::ClockError(host, i64::try_from(random.number() % 120).unwrap() - 60),
+                _ => Action::Kill(host),
+            };
+            self.actions.push((5 + random.number() % ACTIVE, action));
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
         self
     }
 
