@@ -127,21 +127,25 @@ impl NodeSetController {
         }
         self.record_events(own, report.old, &status);
         let precondition = api::same_generation(&own.metadata);
-        let stored = match api::replace_status(&self.api, own.name(), precondition, &status).await {
+        let written = match api::replace_status(&self.api, own.name(), precondition, &status).await {
             // The spec has changed: the watch is about to show it, and the set is reconciled again.
             Err(error) if error.is_failed_test() => return Ok(()),
-            Err(error) if error.is_not_found() => None,
-            other => Some(other?),
+            other => other,
         };
-        let version = stored.as_ref().and_then(|set| set.metadata.resource_version.as_deref());
+        // A write without a response may have taken effect. So the next status is based on this one, and written in any case.
+        let stored = written.as_ref().ok();
+        let version = stored.and_then(|set| set.metadata.resource_version.as_deref());
         let last = LastWrite {
             uid: own.metadata.uid.clone(),
             version: self.context.sets.written(version.unwrap_or_default()),
             sent: status,
-            stored: stored.and_then(|set| set.status),
+            stored: stored.and_then(|set| set.status.clone()),
         };
         self.written.lock().insert(own.name().to_owned(), last);
-        Ok(())
+        match written {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns true if the status that the watch shows differs from the one that this process wrote last.
