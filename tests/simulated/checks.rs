@@ -229,8 +229,7 @@ impl Checks {
         else {
             return;
         };
-        let workers = &state.invariants.workers;
-        if workers.values().any(|(_, renewed)| renewed.elapsed() > CLAIM) {
+        if state.invariants.absent_worker(CLAIM).is_some() {
             return;
         }
         let since = state.invariants.workers_changed.max(Some(leader.since));
@@ -247,6 +246,11 @@ impl Checks {
                 name(&node)
             ));
         }
+    }
+
+    /// A worker that has not renewed its Lease lately.
+    pub fn absent_worker(&self) -> Option<String> {
+        self.state.lock().invariants.absent_worker(CLAIM).map(|lease| format!("{lease} is not renewed"))
     }
 
     /// Judges the changes since the last call. `by` is the write that made them; None: others did.

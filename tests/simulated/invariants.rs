@@ -41,7 +41,7 @@ pub struct Invariants {
     /// When the Lease of each Node was written last.
     pub renewed: BTreeMap<String, Instant>,
     /// Holder of each worker's Lease, and when it was renewed last.
-    pub workers: BTreeMap<String, (Value, Instant)>,
+    workers: BTreeMap<String, (Value, Instant)>,
     /// When a worker's Lease got another holder.
     pub workers_changed: Option<Instant>,
     /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
@@ -129,6 +129,12 @@ impl Invariants {
             }
             _ => None,
         }
+    }
+
+    /// The Lease of a worker that has not been renewed for this time.
+    pub fn absent_worker(&self, time: Duration) -> Option<&str> {
+        let mut late = self.workers.iter().filter(|(_, (_, renewed))| renewed.elapsed() > time);
+        late.next().map(|(lease, _)| lease.as_str())
     }
 
     /// Checks that a process does not run the machine of a Node from which it took the finalizer: the machine goes first.

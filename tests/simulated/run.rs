@@ -158,7 +158,8 @@ impl Schedule {
             // A budget that leaves no room would hold a drain for ever.
             others.end_applications();
             let refused = faults.refused();
-            match (wanted.unmet(server, refused.as_deref()), settled) {
+            let unmet = wanted.unmet(server, refused.as_deref()).or_else(|| checks.absent_worker());
+            match (unmet, settled) {
                 (None, _) if refused.is_some() => {
                     checks.note("the policy that refused writes to a Node is deleted");
                     faults.refuse(None);
