@@ -48,7 +48,8 @@ pub struct Invariants {
     sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
     excused: BTreeMap<String, Instant>,
-    observed: BTreeMap<String, i64>,
+    /// Observed generation of each set, and when the set changed last.
+    observed: BTreeMap<String, (i64, Instant)>,
     /// Names of all Nodes so far.
     names: BTreeSet<String>,
     /// Until when a Node counts that a request of before made a second time.
@@ -81,9 +82,13 @@ impl Invariants {
                 }
                 let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
                 let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                let last = self.observed.insert(uid, observed).unwrap_or_default();
+                let (last, changed) = self.observed.insert(uid, (observed, now)).unwrap_or((0, now));
                 if observed < last {
                     return Some(format!("observedGeneration goes back from {last} to {observed}"));
+                }
+                // A request that is carried out after its client gave it up brings an old status back.
+                if by.is_some_and(|sent| sent.at < changed) {
+                    return None;
                 }
                 rollout_goes_back(&before?["status"]["rollout"], &after["status"]["rollout"])
             }
