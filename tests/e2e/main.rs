@@ -2,10 +2,6 @@
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(
-    clippy::duplicate_mod,
-    reason = "a suite with a cluster of its own has a copy of the module that holds it"
-)]
 
 mod classes;
 mod commands;

@@ -61,11 +61,27 @@ struct State {
     /// All changes but those of Events, which kube's recorder names by the time of day.
     log: Vec<String>,
     violation: Option<String>,
-    /// Ten seconds of the run, and the number of requests in them.
-    lately: (u64, u64),
-    /// Ten seconds of the run, and the number of reconciliations before them.
-    reconciliations: (u64, u64),
+    lately_requests: Lately,
+    lately_reconciliations: Lately,
     invariants: Invariants,
+}
+
+/// Ten seconds of the run, and what was counted before them.
+#[derive(Default)]
+struct Lately {
+    tens: u64,
+    before: u64,
+}
+
+impl Lately {
+    /// Increase within the present ten seconds of a count of which there are `count` now.
+    fn increase(&mut self, at: Duration, count: u64) -> u64 {
+        let tens = at.as_secs() / 10;
+        if self.tens != tens {
+            *self = Self { tens, before: count };
+        }
+        count - self.before
+    }
 }
 
 impl Checks {
@@ -79,12 +95,11 @@ impl Checks {
     }
 
     pub fn count(&self, sent: &Sent) {
-        let tens = self.begun.elapsed().as_secs() / 10;
         let lately = {
-            let mut state = self.state.lock();
-            state.requests += 1;
-            state.lately = if state.lately.0 == tens { (tens, state.lately.1 + 1) } else { (tens, 1) };
-            state.lately.1
+            let State { requests, lately_requests, .. } = &mut *self.state.lock();
+            let lately = lately_requests.increase(self.begun.elapsed(), *requests) + 1;
+            *requests += 1;
+            lately
         };
         if lately > MOST {
             self.violate(&format!(
@@ -100,14 +115,7 @@ impl Checks {
 
     /// Checks the number of reconciliations so far.
     pub fn count_reconciliations(&self, count: u64) {
-        let tens = self.begun.elapsed().as_secs() / 10;
-        let lately = {
-            let mut state = self.state.lock();
-            if state.reconciliations.0 != tens {
-                state.reconciliations = (tens, count);
-            }
-            count - state.reconciliations.1
-        };
+        let lately = self.state.lock().lately_reconciliations.increase(self.begun.elapsed(), count);
         if lately > MOST_RECONCILIATIONS {
             self.violate(&format!("{lately} reconciliations within 10 s"));
         }

@@ -59,7 +59,7 @@ pub async fn in_good_order_and_by_a_crash(cluster: &TemporaryCluster, own: &Fixt
 }
 
 /// What the Lease of the election says.
-pub async fn election(own: &Fixture) -> LeaseSpec {
+async fn election(own: &Fixture) -> LeaseSpec {
     let leases: Api<Lease> = Api::namespaced(own.client.clone(), "kube-node-system");
     leases.get("kube-node-operator").await.unwrap().spec.unwrap()
 }
