@@ -44,7 +44,7 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// State reported by the kubelet.
     pub kubelet: Kubelet,
-    /// Last renewal of the Node's Lease.
+    /// Last renewal of the Node's Lease, by the operator's clock.
     pub lease_renewed: Option<Timestamp>,
 }
 

@@ -5,6 +5,7 @@ mod adopt;
 mod apply;
 mod attachments;
 mod drain;
+mod lease_renewals;
 mod observe;
 mod status;
 mod sweep;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::status::ReportedWaits;
 pub use self::status::set_condition;
-use self::{attachments::Attachments, status::is_refusal, writes::Writes};
+use self::{attachments::Attachments, lease_renewals::LeaseRenewals, status::is_refusal, writes::Writes};
 use super::{Context, ReconcileError, reconcile::Result};
 use crate::provider::{MachineId, ProviderError};
 
@@ -63,6 +64,7 @@ pub struct NodeController {
     requests: WorkQueue<Key>,
     waits: ReportedWaits,
     writes: Writes,
+    lease_renewals: LeaseRenewals,
     attachments: Attachments,
     back_offs: Mutex<MachineBackoffs>,
 }
@@ -78,6 +80,7 @@ impl NodeController {
             requests,
             waits: context.metrics.waits.clone(),
             writes: Writes::default(),
+            lease_renewals: LeaseRenewals::default(),
             attachments: Attachments::new(context.client.clone()),
             back_offs: Mutex::default(),
             context,
@@ -188,6 +191,7 @@ impl EventHandler<NodeView> for NodeController {
         // The finalizer may have been removed by force, and another Node may have the name by now.
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.attachments.forget(&old.uid);
+            self.lease_renewals.forget(&old.uid);
             self.back_offs.lock().forget(&old.uid);
             self.requests.add(Key::Machine(MachineId::of(old)));
         }

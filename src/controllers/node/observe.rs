@@ -248,7 +248,7 @@ impl NodeController {
         Err(ProviderError::NotFound(text).into())
     }
 
-    /// Time of the last renewal of the Node's Lease.
+    /// Time of the last renewal of the Node's Lease, by this process's clock.
     async fn lease(&self, observed: &Observed) -> Result<Option<Timestamp>> {
         let node = &observed.node;
         match observed.existing.as_ref().map(|existing| existing.lease) {
@@ -256,10 +256,14 @@ impl NodeController {
             // Read only for a Node whose initialization waits for the Lease.
             Some(Renewed::Unknown)
                 if node.is_ready() && node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED) => {}
-            _ => return Ok(None),
+            _ => {
+                self.lease_renewals.forget(&node.uid);
+                return Ok(None);
+            }
         }
         let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
         let lease = call(format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;
-        Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time).map(|time| time.0))
+        let renewed = lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time);
+        Ok(renewed.map(|time| self.lease_renewals.seen(&node.uid, time.0, environment::now())))
     }
 }
