@@ -3,7 +3,7 @@
 //! Inputs: each write with its process, as it is sent and as it was answered; the server's changes. Outputs: the first
 //! violation, the log. Invariants: a change is judged once, with the write that made it.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -50,6 +50,8 @@ pub struct Checks {
     state: Mutex<State>,
     scaling: Mutex<ScalingChecks>,
     begun: Instant,
+    prints_log: bool,
+    prints_requests: bool,
 }
 
 #[derive(Default)]
@@ -58,12 +60,41 @@ struct State {
     requests: u64,
     /// Writes of the operators other than heartbeats and Events.
     changing_writes: u64,
-    /// All changes but those of Events, which kube's recorder names by the time of day.
-    log: Vec<String>,
+    log: Vec<Entry>,
     violation: Option<String>,
     lately_requests: Lately,
     lately_reconciliations: Lately,
     invariants: Invariants,
+}
+
+/// Entry of the log: its time since the beginning, and what happened.
+#[derive(Clone, Debug)]
+pub struct Entry(Duration, Happened);
+
+#[derive(Clone, Debug)]
+enum Happened {
+    Note(String),
+    /// A change of an object, and the process that made it. Events are left out: kube's recorder names them by the time
+    /// of day.
+    Change(Change, Option<String>),
+}
+
+/// A line of text. It is written when somebody reads the log, since most logs are read by nobody.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>9.3} ", self.0.as_secs_f64())?;
+        let (change, by) = match &self.1 {
+            Happened::Note(text) => return f.write_str(text),
+            Happened::Change(change, by) => (change, by.as_deref().unwrap_or("others")),
+        };
+        let verb = match (&change.before, change.deleted) {
+            (_, true) => "deletes",
+            (None, _) => "creates",
+            (Some(_), _) => "changes",
+        };
+        let (kind, name) = (change.after["kind"].as_str().unwrap_or_default(), name(&change.after));
+        write!(f, "{by} {verb} {kind} {name}: {}", difference(change))
+    }
 }
 
 /// Ten seconds of the run, and what was counted before them.
@@ -86,7 +117,14 @@ impl Lately {
 
 impl Checks {
     pub fn new() -> Self {
-        Self { state: Mutex::default(), scaling: Mutex::default(), begun: Instant::now() }
+        let is_set = |variable| std::env::var_os(variable).is_some();
+        Self {
+            state: Mutex::default(),
+            scaling: Mutex::default(),
+            begun: Instant::now(),
+            prints_log: is_set("KUBE_NODE_LOG"),
+            prints_requests: is_set("KUBE_NODE_REQUESTS"),
+        }
     }
 
     /// The rules of scale requests.
@@ -107,7 +145,7 @@ impl Checks {
                 sent.method, sent.path
             ));
         }
-        if std::env::var_os("KUBE_NODE_REQUESTS").is_some() {
+        if self.prints_requests {
             let (seconds, body) = (self.begun.elapsed().as_secs_f64(), sent.json());
             eprintln!("{seconds:>9.3} {} {} {} {body}", sent.process, sent.method, sent.path);
         }
@@ -132,7 +170,7 @@ impl Checks {
     }
 
     /// All changes and notes so far, in their order.
-    pub fn log(&self) -> Vec<String> {
+    pub fn log(&self) -> Vec<Entry> {
         self.state.lock().log.clone()
     }
 
@@ -145,19 +183,16 @@ impl Checks {
         let at = self.begun.elapsed().as_secs_f64();
         let mut state = self.state.lock();
         if state.violation.is_none() {
-            let changes = state.log.iter().filter(|line| !line.contains(" changes Lease "));
-            let mut shown: Vec<&str> = changes.rev().take(SHOWN).map(String::as_str).collect();
+            let lines = state.log.iter().rev().map(ToString::to_string);
+            let mut shown: Vec<_> =
+                lines.filter(|line| !line.contains(" changes Lease ")).take(SHOWN).collect();
             shown.reverse();
             state.violation = Some(format!("after {at:.3} s: {what}\n{}", shown.join("\n")));
         }
     }
 
     pub fn note(&self, what: &str) {
-        let line = format!("{:>9.3} {what}", self.begun.elapsed().as_secs_f64());
-        if std::env::var_os("KUBE_NODE_LOG").is_some() {
-            eprintln!("{line}");
-        }
-        self.state.lock().log.push(line);
+        self.record(Happened::Note(what.to_owned()));
     }
 
     /// A process sends a write: it must have the right to, and say which object it means.
@@ -265,11 +300,15 @@ impl Checks {
     pub fn judge(&self, server: &ApiServer, by: Option<(&Sent, StatusCode)>) {
         let revision = self.state.lock().revision;
         for change in server.changes_since(revision) {
-            self.record(&change, by.map(|(sent, _)| sent));
             let sent = by.map(|(sent, _)| sent);
+            if change.after["kind"] != "Event" {
+                self.record(Happened::Change(change.clone(), sent.map(|sent| sent.process.clone())));
+            }
             let found = {
                 let mut state = self.state.lock();
-                state.invariants.drained = self.scaling().drained(server);
+                if change.after["kind"] == "Node" {
+                    state.invariants.drained = self.scaling().drained(server);
+                }
                 state.invariants.judge(server, &change, sent)
             };
             let of_scaling = self.scaling().judge(server, &change, sent);
@@ -286,18 +325,11 @@ impl Checks {
         }
     }
 
-    fn record(&self, change: &Change, by: Option<&Sent>) {
-        let object = &change.after;
-        if object["kind"] == "Event" {
-            return;
+    fn record(&self, happened: Happened) {
+        let entry = Entry(self.begun.elapsed(), happened);
+        if self.prints_log {
+            eprintln!("{entry}");
         }
-        let verb = match (&change.before, change.deleted) {
-            (_, true) => "deletes",
-            (None, _) => "creates",
-            (Some(_), _) => "changes",
-        };
-        let by = by.map_or("others", |sent| sent.process.as_str());
-        let subject = format!("{} {}", object["kind"].as_str().unwrap_or_default(), name(object));
-        self.note(&format!("{by} {verb} {subject}: {}", difference(change)));
+        self.state.lock().log.push(entry);
     }
 }

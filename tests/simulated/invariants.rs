@@ -267,7 +267,7 @@ fn rollout_goes_back(before: &Value, after: &Value) -> Option<String> {
 }
 
 /// Most Nodes and least available Nodes of a set.
-fn size(set: &Value) -> (i64, i64) {
+pub fn size(set: &Value) -> (i64, i64) {
     let replicas = set["spec"]["replicas"].as_i64().unwrap_or_default();
     let rolling = &set["spec"]["strategy"]["rollingUpdate"];
     let surge = rolling["maxSurge"].as_i64().unwrap_or(1);

@@ -40,7 +40,7 @@ pub struct Others {
     unknown: BTreeMap<String, Instant>,
     missing: BTreeMap<String, Instant>,
     /// Last sign of life of each Node's kubelet, and when it was seen.
-    signs: BTreeMap<String, (Value, Instant)>,
+    signs: BTreeMap<String, (Vec<Value>, Instant)>,
     serial: u64,
 }
 
@@ -50,7 +50,7 @@ impl Others {
         Self { server, checks, wanted, unknown, missing, signs, serial: 0 }
     }
 
-    pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Arc<Value>) {
         let answer = self.server.write(method, path, body);
         self.checks.judge(&self.server, None);
         answer
@@ -182,15 +182,12 @@ impl Others {
         self.signs.retain(|node, _| names.contains(node));
         for node in nodes {
             let name = name(&node);
-            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            if conditions.is_empty() {
-                continue;
-            }
-            let heartbeat = conditions.iter().map(|one| &one["lastHeartbeatTime"]);
-            let sign = json!([renewed.get(&name), heartbeat.collect::<Vec<_>>()]);
-            let last = self.signs.entry(name.clone()).or_insert_with(|| (sign.clone(), Instant::now()));
-            if last.0 != sign {
-                *last = (sign, Instant::now());
+            let Some(conditions) = node["status"]["conditions"].as_array() else { continue };
+            let heartbeats = conditions.iter().map(|one| &one["lastHeartbeatTime"]);
+            let sign = heartbeats.chain(renewed.get(&name).copied());
+            let last = self.signs.entry(name.clone()).or_insert_with(|| (Vec::new(), Instant::now()));
+            if !sign.clone().eq(&last.0) {
+                *last = (sign.cloned().collect(), Instant::now());
             }
             let silent = last.1.elapsed() > GRACE;
             let ready = conditions.iter().position(|one| one["type"] == "Ready");
@@ -213,21 +210,15 @@ impl Others {
                 Some("False") => Some(NOT_READY),
                 _ => None,
             };
-            let mut of_node = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
-            let before = of_node.clone();
-            let key = |taint: &Value| taint["key"].as_str().unwrap_or_default().to_owned();
-            of_node.retain(|taint| {
-                ![UNREACHABLE, NOT_READY].contains(&key(taint).as_str())
-                    || Some(key(taint).as_str()) == wanted
-            });
-            if let Some(wanted) = wanted.filter(|wanted| !of_node.iter().any(|taint| key(taint) == *wanted)) {
-                of_node.push(json!({ "key": wanted, "effect": "NoSchedule" }));
-            }
-            if before != of_node {
+            let is_ours = |key: &str| [UNREACHABLE, NOT_READY].contains(&key);
+            if !taints(&node).filter(|key| is_ours(key)).eq(wanted) {
+                let mut left = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+                left.retain(|taint| !taint["key"].as_str().is_some_and(is_ours));
+                left.extend(wanted.map(|key| json!({ "key": key, "effect": "NoSchedule" })));
                 self.call(
                     Method::PATCH,
                     &format!("/api/v1/nodes/{name}"),
-                    &json!({ "spec": { "taints": of_node } }),
+                    &json!({ "spec": { "taints": left } }),
                 );
             }
         }

@@ -17,7 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     autoscaler::{ClusterAutoscaler, SET},
-    checks::Checks,
+    checks::{Checks, Entry},
     faults::{Fault, Faults},
     objects::name,
     others::Others,
@@ -45,7 +45,7 @@ const STAYS: Duration = Duration::from_secs(65);
 /// What a run showed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    pub log: Vec<String>,
+    pub log: Vec<Entry>,
     pub requests: u64,
     pub writes: u64,
     pub violation: Option<String>,

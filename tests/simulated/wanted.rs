@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use kube_node_testing::api_server::ApiServer;
+use serde_json::Value;
 
 use crate::{
+    invariants::size,
     objects::{is_ready, name, set_of, taints},
     run::VERSION_LABEL,
 };
@@ -22,13 +24,22 @@ pub struct Wanted {
 
 impl Wanted {
     /// What is not as users want it. The `refused` Node, to which nobody may write, may stay as it is, and its set
-    /// may have one Node more.
+    /// may have one Node more. If that one takes the surge, and no other Node may be unavailable, a rollout waits for it.
     pub fn unmet(&self, server: &ApiServer, refused: Option<&str>) -> Option<String> {
         let nodes = server.objects("", "nodes");
         let version = format!("v1.36.{}", self.version);
         let (stuck, free): (Vec<_>, Vec<_>) =
             nodes.iter().partition(|node| refused == Some(name(node).as_str()));
         let set_of_stuck = stuck.first().map(|node| set_of(node));
+        let count = |set: &str| nodes.iter().filter(|node| set_of(node) == set).count();
+        let rolls = |set: &Value| {
+            let (most, least) = size(set);
+            set_of_stuck != Some(name(set))
+                || (count(&name(set)) as i64) < most
+                || set["spec"]["replicas"].as_i64() > Some(least)
+        };
+        let sets = server.objects("kube-node.io", "nodesets");
+        let rolling: Vec<String> = sets.iter().filter(|set| rolls(set)).map(|set| name(set)).collect();
         for node in free {
             let name = name(node);
             if !self.sets.contains_key(&set_of(node)) {
@@ -40,7 +51,8 @@ impl Wanted {
             if !is_ready(node) || taints(node).next().is_some() && !self.cordons {
                 return Some(format!("{name} is not ready: {}", node["spec"]["taints"]));
             }
-            if node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
+            let rolls = rolling.contains(&set_of(node));
+            if rolls && node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
                 return Some(format!("{name} does not have version {version}"));
             }
             let version = self.version.to_string();
@@ -52,7 +64,7 @@ impl Wanted {
             }
         }
         for (set, replicas) in &self.sets {
-            let count = nodes.iter().filter(|node| set_of(node) == *set).count() as u64;
+            let count = count(set) as u64;
             let is_stuck = set_of_stuck.as_ref() == Some(set);
             if count != *replicas && !(is_stuck && count == replicas + 1) {
                 return Some(format!("{set} has {count} Nodes of {replicas}"));
@@ -68,13 +80,13 @@ impl Wanted {
                 return Some(format!("status of {}: {}", name(&class), class["status"]));
             }
         }
-        for set in server.objects("kube-node.io", "nodesets") {
-            if set_of_stuck == Some(name(&set)) {
+        for set in &sets {
+            if set_of_stuck == Some(name(set)) {
                 continue;
             }
             let (spec, status) = (&set["spec"], &set["status"]);
             if set["metadata"]["deletionTimestamp"].is_string() {
-                return Some(format!("{} is on its way out", name(&set)));
+                return Some(format!("{} is on its way out", name(set)));
             }
             if status["observedGeneration"] != set["metadata"]["generation"]
                 || status["replicas"].as_u64().unwrap_or_default()
@@ -82,7 +94,7 @@ impl Wanted {
                 || status["readyReplicas"].as_u64().unwrap_or_default()
                     != spec["replicas"].as_u64().unwrap_or_default()
             {
-                return Some(format!("status of {}: {status}", name(&set)));
+                return Some(format!("status of {}: {status}", name(set)));
             }
         }
         None

@@ -123,9 +123,9 @@ impl Candidate<'_, '_> {
         self.node.stage == DeletionStage::Staying && !self.deleted
     }
 
-    /// Returns true if the Node stays and is not replaced.
+    /// Returns true if the Node stays as one of the replicas: it is not replaced, nor a victim that cannot go yet.
     fn is_kept(&self) -> bool {
-        self.stays() && self.replaced.is_none()
+        self.stays() && self.replaced.is_none() && !self.node.victim
     }
 
     /// Returns true if the Node is outdated, and its replacement is the set's task.
@@ -331,7 +331,8 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             );
             plan.wait("ClassLimit", by_budget - to_create, text);
         }
-        let leaving = plan.counts.leaving;
+        let stuck = nodes.iter().filter(|own| own.stays() && own.node.victim).count();
+        let leaving = plan.counts.leaving + stuck;
         if by_budget < missing && leaving > 0 {
             let text = format!(
                 "nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"

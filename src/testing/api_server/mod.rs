@@ -18,6 +18,7 @@ mod watch;
 mod write;
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     sync::{Arc, LazyLock},
     task::{Context, Poll},
@@ -113,17 +114,18 @@ impl ApiServer {
 
     /// Writes or reads one object at once, for users and controllers that a simulation models. A PATCH is a merge
     /// patch. Returns the code and the object, or the `Status` of a refusal.
-    pub fn write(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    pub fn write(&self, method: Method, path: &str, body: &Value) -> (u16, Arc<Value>) {
         let media = if method == Method::PATCH { "application/merge-patch+json" } else { JSON };
         let request =
             Request::builder().method(method).uri(path).header(CONTENT_TYPE, media).body(()).unwrap();
         let call = ApiRequest::parse(&request.into_parts().0);
         let Target::Objects { kind, namespace, name, subresource } = &call.target else {
-            return (404, Value::Null);
+            return (404, Arc::default());
         };
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let place = (namespace.as_deref(), name.as_deref(), subresource.as_deref());
-        self.act(&call, *kind, place, &body).unwrap_or_else(|refusal| (refusal.code, refusal.status()))
+        self.act(&call, *kind, place, &body)
+            .unwrap_or_else(|refusal| (refusal.code, Arc::new(refusal.status())))
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -211,7 +213,7 @@ impl ApiServer {
         kind: usize,
         (namespace, name, subresource): (Option<&str>, Option<&str>, Option<&str>),
         body: &[u8],
-    ) -> Result<(u16, Value), Refusal> {
+    ) -> Result<(u16, Arc<Value>), Refusal> {
         let rules = &KINDS[kind];
         let now = (self.state.clock)();
         let mut store = self.store();
@@ -231,21 +233,21 @@ impl ApiServer {
                 object["metadata"]["namespace"] = json!(namespace);
             }
             let made = write::create(&mut store, kind, object, (self.uid(), self.suffix()), now)?;
-            return Ok((201, Value::clone(&made)));
+            return Ok((201, made));
         };
         let key: Key = (kind, store::key(kind, namespace, name));
         let present = || Refusal::not_found(&write::qualified(rules), name);
         match (call.method.as_str(), subresource) {
-            ("GET", Some("scale")) => Ok((200, scale(store.get(&key).ok_or_else(present)?))),
-            ("GET", _) => Ok((200, Value::clone(store.get(&key).ok_or_else(present)?))),
+            ("GET", Some("scale")) => Ok((200, Arc::new(scale(store.get(&key).ok_or_else(present)?)))),
+            ("GET", _) => Ok((200, Arc::clone(store.get(&key).ok_or_else(present)?))),
             ("POST", Some("eviction")) => {
                 let options = DeleteOptions::read(&json_of(call, body)?["deleteOptions"]);
-                eviction::evict(&mut store, &key, &options, now).map(|()| (201, success()))
+                eviction::evict(&mut store, &key, &options, now).map(|()| (201, Arc::new(success())))
             }
             ("POST", Some("token")) => {
                 let mut request = json_of(call, body)?;
                 request["status"] = json!({ "token": self.uid(), "expirationTimestamp": now + jiff::SignedDuration::from_hours(1) });
-                Ok((201, request))
+                Ok((201, Arc::new(request)))
             }
             ("DELETE", None) => {
                 let options = if body.is_empty() { json!({}) } else { json_of(call, body)? };
@@ -254,7 +256,7 @@ impl ApiServer {
                 options.grace = options.grace.or(grace);
                 let (object, gone) = write::delete(&mut store, &key, &options, now)?;
                 let status = gone && !rules.returns_deleted;
-                Ok((200, if status { success() } else { Value::clone(&object) }))
+                Ok((200, if status { Arc::new(success()) } else { object }))
             }
             ("PUT" | "PATCH", _) => self.update(&mut store, &key, subresource, call, body, now),
             _ => Err(not_allowed()),
@@ -269,9 +271,9 @@ impl ApiServer {
         call: &ApiRequest,
         body: &[u8],
         now: Timestamp,
-    ) -> Result<(u16, Value), Refusal> {
+    ) -> Result<(u16, Arc<Value>), Refusal> {
         let rules = &KINDS[key.0];
-        let present = store.get(key).map(|object| Value::clone(object));
+        let present = store.get(key).cloned();
         let name = key.1.rsplit('/').next().unwrap_or_default();
         if call.method == Method::PUT {
             let mut new = json_of(call, body)?;
@@ -288,13 +290,12 @@ impl ApiServer {
                     new["metadata"]["namespace"] = json!(namespace);
                 }
                 let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
-                return Ok((201, Value::clone(&made)));
+                return Ok((201, made));
             }
-            return write::update(store, key, subresource, new, Origin::Put)
-                .map(|new| (200, Value::clone(&new)));
+            return write::update(store, key, subresource, new, Origin::Put).map(|new| (200, new));
         }
         let Some(old) = present else { return Err(Refusal::not_found(&write::qualified(rules), name)) };
-        let mut new = if subresource == Some("scale") { scale(&old) } else { old.clone() };
+        let mut new = if subresource == Some("scale") { scale(&old) } else { Value::clone(&old) };
         match call.content_type.as_str() {
             "application/merge-patch+json" => patch::merge(&mut new, &parsed(body)?),
             "application/strategic-merge-patch+json" if !rules.is_custom() => {
@@ -312,12 +313,11 @@ impl ApiServer {
             }
         }
         if subresource != Some("scale") {
-            return write::update(store, key, subresource, new, Origin::Patch)
-                .map(|new| (200, Value::clone(&new)));
+            return write::update(store, key, subresource, new, Origin::Patch).map(|new| (200, new));
         }
-        let mut scaled = old;
+        let mut scaled = Value::clone(&old);
         scaled["spec"]["replicas"] = new["spec"]["replicas"].clone();
-        write::update(store, key, None, scaled, Origin::Patch).map(|new| (200, scale(&new)))
+        write::update(store, key, None, scaled, Origin::Patch).map(|new| (200, Arc::new(scale(&new))))
     }
 
     fn list(&self, kind: usize, filter: &Filter, call: &ApiRequest) -> Result<Value, Refusal> {
@@ -385,13 +385,13 @@ fn scale(set: &Value) -> Value {
 }
 
 /// An object in the wanted form.
-fn shown(object: &Value, form: Form) -> Value {
+fn shown(object: &Value, form: Form) -> Cow<'_, Value> {
     if form.metadata && object["kind"] != "Status" {
-        return json!({
+        return Cow::Owned(json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
-        });
+        }));
     }
-    object.clone()
+    Cow::Borrowed(object)
 }
 
 fn json_of(call: &ApiRequest, body: &[u8]) -> Result<Value, Refusal> {

@@ -67,7 +67,7 @@ fn sealed(object: &Value, message: &impl Message) -> Vec<u8> {
 }
 
 fn whole<T: DeserializeOwned>(object: &Value) -> T {
-    serde_json::from_value(object.clone()).unwrap()
+    T::deserialize(object).unwrap()
 }
 
 fn status(status: &Value) -> Status {

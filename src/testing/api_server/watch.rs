@@ -1,7 +1,7 @@
 //! Watches of the in-memory API server: the state to begin with, then each change, bookmarks, and the end after
 //! `timeoutSeconds`; an error event once changes are missing.
 
-use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
@@ -167,11 +167,11 @@ impl Watch {
     }
 
     fn push(&mut self, kind: &str, object: &Value) {
-        let object = if kind == "ERROR" { object.clone() } else { super::shown(object, self.form) };
+        let object = if kind == "ERROR" { Cow::Borrowed(object) } else { super::shown(object, self.form) };
         self.queued.push_back(if self.form.protobuf {
             protobuf::frame(kind, &object).into()
         } else {
-            format!("{}\n", json!({ "type": kind, "object": object })).into()
+            format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
         });
     }
 }

@@ -115,10 +115,11 @@ pub fn update(
         return Err(Refusal::not_found(&plural, name_in(&key.1)));
     };
     let name = old["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let sent = new["metadata"].clone();
+    let text = |field: &str| new["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (uid, version) = (text("uid"), text("resourceVersion"));
     // A write of a custom resource's status leaves the metadata as they are.
     let is_custom_status = rules.is_custom() && subresource.is_some();
-    let uid = sent["uid"].as_str().filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
+    let uid = Some(uid.as_str()).filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
     let uid = uid.filter(|_| origin == Origin::Put || !is_custom_status);
     if let Some(uid) = uid {
         let shown = old["metadata"]["uid"].as_str().unwrap_or_default();
@@ -127,7 +128,7 @@ pub fn update(
             return Err(Refusal::conflict(&plural, &name, &why));
         }
     }
-    match sent["resourceVersion"].as_str().unwrap_or_default() {
+    match version.as_str() {
         "" if origin == Origin::Put && !rules.unconditional => {
             let why = "Invalid value: 0: must be specified for an update";
             let field = "metadata.resourceVersion";
@@ -155,7 +156,7 @@ pub fn update(
         let message = format!("{kind} \"{name}\" is invalid");
         return Err(Refusal { causes, ..Refusal::new(422, "Invalid", message) });
     }
-    if rules.generation && spec_of(&old) != spec_of(&new) {
+    if rules.generation && !spec_of(&old).eq(spec_of(&new)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
         new["metadata"]["generation"] = json!(generation);
     }
@@ -309,12 +310,9 @@ fn set(object: &mut Value, field: &str, value: Value) {
 }
 
 /// All of an object but metadata and status.
-fn spec_of(object: &Value) -> Map<String, Value> {
+fn spec_of(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let fields = object.as_object().into_iter().flatten();
-    fields
-        .filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status"))
-        .map(|(field, value)| (field.clone(), value.clone()))
-        .collect()
+    fields.filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status"))
 }
 
 fn metadata_of(object: &mut Value) -> &mut Map<String, Value> {

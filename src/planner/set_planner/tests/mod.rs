@@ -246,6 +246,22 @@ fn who_is_named_goes_and_nobody_else_for_it() {
 }
 
 #[test]
+fn a_victim_whose_deletion_is_refused_is_no_replica_and_nobody_goes_in_its_place() {
+    let refused = || NodeState { victim: true, deletion_refused: true, ..node("x", "new") };
+    let marked = NodeState { marked: true, ..node("marked", "new") };
+    let members = join(&[nodes(3, "new"), vec![marked, refused()]]);
+    let settled = plan(&wanted(4), &members);
+    assert_eq!((settled.create, settled.delete.len()), (0, 0));
+    // Another Node is missing, and there is room for one machine more.
+    let missing = plan(&wanted(4), &join(&[nodes(3, "new"), vec![refused()]]));
+    assert_eq!((missing.create, missing.delete.len()), (1, 0));
+    // The victim takes the surge of a rollout, which says so.
+    let rolling = plan(&wanted(4), &join(&[nodes(4, "old"), vec![refused()]]));
+    assert_eq!((rolling.create, rolling.delete.len()), (0, 0));
+    assert!(rolling.waits.iter().any(|wait| wait.reason == "MachinesLeaving"), "{:?}", rolling.waits);
+}
+
+#[test]
 fn a_node_that_is_being_emptied_keeps_its_replica_and_nobody_counts_on_it() {
     let drained = NodeState { autoscaler_drains: true, marked: true, ..node("x", "old") };
     // The last outdated Node: the rollout creates no surge for it and waits for the scale request.
