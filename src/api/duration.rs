@@ -13,10 +13,8 @@ pub struct GoDuration(pub Duration);
 
 /// The text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no duration: write numbers with a unit each (h, m, s, ms), for example 1m30s")]
-pub struct ParseDurationError {
-    text: String,
-}
+#[error("{0:?} is no duration: write numbers with a unit each (h, m, s, ms), for example 1m30s")]
+pub struct ParseDurationError(String);
 
 /// Units that the schema accepts, largest first, in nanoseconds.
 const UNITS: [(&str, u64); 4] =
@@ -32,7 +30,7 @@ impl FromStr for GoDuration {
     type Err = ParseDurationError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).map(Self).ok_or_else(|| ParseDurationError { text: text.to_owned() })
+        parse(text).map(Self).ok_or_else(|| ParseDurationError(text.to_owned()))
     }
 }
 

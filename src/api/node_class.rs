@@ -87,12 +87,10 @@ pub struct NodeClassSpec {
     pub machine_type: Option<String>,
     /// Resources of a machine by name, extended resources included. Only a class of a third-party
     /// NodeController may omit them.
-    #[serde(default)]
-    #[schemars(schema_with = "resources")]
+    #[schemars(default, schema_with = "resources")]
     pub capacity: Option<Resources>,
     /// Resources reserved for the system: allocatable = capacity - reserved; nothing when absent.
-    #[serde(default)]
-    #[schemars(schema_with = "resources")]
+    #[schemars(default, schema_with = "resources")]
     pub reserved: Option<Resources>,
     /// Secret in the operator's namespace with the provider's credentials: for kubemark a kubeconfig of the
     /// hosting cluster, whose pods are the machines; this cluster when absent.

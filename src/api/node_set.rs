@@ -106,12 +106,10 @@ fn one() -> i32 {
     .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"))]
 pub struct ClassOverrides {
     /// Replaces amounts of the class's capacity, by resource name.
-    #[serde(default)]
-    #[schemars(schema_with = "resources")]
+    #[schemars(default, schema_with = "resources")]
     pub capacity: Option<Resources>,
     /// Replaces amounts of the class's reserved resources, by resource name.
-    #[serde(default)]
-    #[schemars(schema_with = "resources")]
+    #[schemars(default, schema_with = "resources")]
     pub reserved: Option<Resources>,
     /// Replaces the machine type; that of the class when absent.
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
@@ -201,12 +199,10 @@ pub enum StrategyType {
     .message("maxSurge and maxUnavailable cannot both be 0: nothing could be replaced; write maxUnavailable: 1, or leave maxSurge at 1"))]
 pub struct RollingUpdate {
     /// Maximum number of Nodes above `replicas`, a number or a percentage, rounded up; 1 when absent.
-    #[serde(default)]
-    #[schemars(schema_with = "int_or_percent")]
+    #[schemars(default, schema_with = "int_or_percent")]
     pub max_surge: Option<IntOrString>,
     /// Maximum number of missing Nodes, a number or a percentage, rounded down; 0 when absent.
-    #[serde(default)]
-    #[schemars(schema_with = "int_or_percent")]
+    #[schemars(default, schema_with = "int_or_percent")]
     pub max_unavailable: Option<IntOrString>,
     /// Number of Nodes that keep the old revision while the others try the new one; 0 when absent.
     #[schemars(range(min = 0, max = 2_147_483_647))]

@@ -14,10 +14,8 @@ const NANO_EXPONENT: i32 = 9;
 
 /// The text is not a Kubernetes quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no quantity: write for example 4, 500m or 16Gi")]
-pub struct ParseQuantityError {
-    text: String,
-}
+#[error("{0:?} is no quantity: write for example 4, 500m or 16Gi")]
+pub struct ParseQuantityError(String);
 
 /// A quantity in nano-units. Smaller fractions are rounded up, as Kubernetes does.
 pub fn nanos(quantity: &Quantity) -> Result<i128, ParseQuantityError> {
@@ -26,17 +24,13 @@ pub fn nanos(quantity: &Quantity) -> Result<i128, ParseQuantityError> {
 
 /// [`nanos`] of a text.
 pub fn nanos_of(text: &str) -> Result<i128, ParseQuantityError> {
-    parse(text).ok_or_else(|| ParseQuantityError { text: text.to_owned() })
+    parse(text).ok_or_else(|| ParseQuantityError(text.to_owned()))
 }
 
 fn parse(text: &str) -> Option<i128> {
-    let (negative, rest) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    let (number, suffix) = rest.split_at(end);
+    let amount = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let end = amount.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(amount.len());
+    let (number, suffix) = amount.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
@@ -54,7 +48,7 @@ fn parse(text: &str) -> Option<i128> {
         // The value is below one nano-unit, whatever its number of digits.
         None => 1,
     };
-    Some(if negative { -rounded_up } else { rounded_up })
+    Some(if text.starts_with('-') { -rounded_up } else { rounded_up })
 }
 
 /// Multiplier and power of ten of a quantity's suffix.
@@ -82,25 +76,18 @@ pub fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
 ///
 /// A resource without a reservation keeps its notation.
 pub fn allocatable(capacity: &Resources, reserved: &Resources) -> Result<Resources, ParseQuantityError> {
-    capacity
-        .iter()
-        .map(|(name, amount)| {
-            let Some(taken) = reserved.get(name) else { return Ok((name.clone(), amount.clone())) };
-            let left = (nanos(amount)? - nanos(taken)?).max(0);
-            Ok((name.clone(), Quantity(written(left))))
-        })
-        .collect()
+    let left = |(name, amount): (&String, &Quantity)| {
+        let Some(taken) = reserved.get(name) else { return Ok((name.clone(), amount.clone())) };
+        let left = (nanos(amount)? - nanos(taken)?).max(0);
+        Ok((name.clone(), Quantity(written(left))))
+    };
+    capacity.iter().map(left).collect()
 }
 
 /// The shortest decimal form of nano-units: a whole number if possible, otherwise with suffix m, u or n.
 fn written(nanos: i128) -> String {
-    let (mut unit, mut size) = ("", NANO);
-    for smaller in ["m", "u", "n"] {
-        if nanos % size == 0 {
-            break;
-        }
-        (unit, size) = (smaller, size / 1_000);
-    }
+    let mut larger = [("", NANO), ("m", NANO / 1_000), ("u", NANO / 1_000_000)].into_iter();
+    let (unit, size) = larger.find(|(_, size)| nanos % size == 0).unwrap_or(("n", 1));
     format!("{}{unit}", nanos / size)
 }
 

@@ -14,12 +14,10 @@ use parking_lot::Mutex;
 const FIRST_SWEEP: usize = 256;
 
 /// Interned values.
-#[derive(Debug)]
 pub struct Interner<T: ?Sized> {
     values: Mutex<Values<T>>,
 }
 
-#[derive(Debug)]
 struct Values<T: ?Sized> {
     known: HashSet<Arc<T>>,
     /// Number of values at which unused ones are swept.

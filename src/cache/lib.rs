@@ -232,15 +232,12 @@ impl<V: View> Cache<V> {
     pub fn remove_if(&self, key: &str, is_gone: impl Fn(&V) -> bool) {
         let _order = self.order.lock();
         let mut objects = self.objects.write();
-        let old = if objects.by_key.get(key).is_some_and(|object| is_gone(object)) {
-            objects.remove(key)
-        } else {
-            None
-        };
-        drop(objects);
-        if let Some(old) = old {
-            self.notify(Some(&old), None);
+        if objects.by_key.get(key).is_none_or(|object| !is_gone(object)) {
+            return;
         }
+        let old = objects.remove(key);
+        drop(objects);
+        self.notify(old.as_ref(), None);
     }
 
     fn remove(&self, key: &str) {

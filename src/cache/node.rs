@@ -12,7 +12,7 @@ use strum::IntoStaticStr;
 
 use super::{
     InternedStr, Protobuf, View, intern,
-    protobuf::{ManagedFields, Metadata, ProtobufCondition, ProtobufTaint, at, messages},
+    protobuf::{Metadata, ProtobufCondition, ProtobufTaint, at, messages},
 };
 
 /// A Node, pruned.
@@ -247,7 +247,9 @@ impl From<ProtobufNode> for NodeView {
         let label_map = |all: &BTreeMap<String, String>| -> LabelMap {
             all.iter().map(|(key, value)| (intern(key), shared(value))).collect()
         };
+        let managed_fields = metadata.managed_fields;
         let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
+        let internal_ip = status.addresses.into_iter().find(|address| address.r#type == "InternalIP");
         Self {
             uid: metadata.uid.into(),
             resource_version: metadata.resource_version,
@@ -256,7 +258,9 @@ impl From<ProtobufNode> for NodeView {
             labels: label_map(&metadata.labels),
             annotations: label_map(&metadata.annotations),
             finalizers: shrunk(metadata.finalizers),
-            has_unused_managed_fields: are_unused(&metadata.managed_fields),
+            // Only a server-side apply would miss the entries.
+            has_unused_managed_fields: !managed_fields.is_empty()
+                && managed_fields.iter().all(|entry| entry.operation == "Update"),
             owners: shrunk(metadata.owner_references.into_iter().map(OwnerReference::from).collect()),
             provider_id: some(spec.provider_id),
             pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(some(spec.pod_cidr)),
@@ -265,11 +269,7 @@ impl From<ProtobufNode> for NodeView {
             conditions: shrunk(status.conditions.into_iter().map(ConditionView::from).collect()),
             kubelet_version: some(info.kubelet_version),
             boot_id: some(info.boot_id),
-            internal_ip: status
-                .addresses
-                .into_iter()
-                .find(|address| address.r#type == "InternalIP")
-                .map(|address| address.address),
+            internal_ip: internal_ip.map(|address| address.address),
             // An invalid port counts as none: it must not stop the watch.
             kubelet_port: endpoint.and_then(|endpoint| u16::try_from(endpoint.port).ok()).unwrap_or_default(),
             name,
@@ -287,11 +287,6 @@ impl From<ProtobufCondition> for ConditionView {
             since: at(condition.last_transition_time),
         }
     }
-}
-
-/// Returns true if all entries are of updates: only a server-side apply would miss them.
-fn are_unused(entries: &[ManagedFields]) -> bool {
-    !entries.is_empty() && entries.iter().all(|entry| entry.operation == "Update")
 }
 
 /// Drops the spare capacity of parsing: most lists have one entry, and room for four.

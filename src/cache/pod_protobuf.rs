@@ -54,15 +54,7 @@ messages! {
     }
 
     struct EmptyDir {}
-}
 
-impl Volume {
-    pub(super) fn is_empty_dir(&self) -> bool {
-        self.source.as_ref().is_some_and(|source| source.empty_dir.is_some())
-    }
-}
-
-messages! {
     struct ProtobufContainer {
         name: String = 1 (string);
         image: String = 2 (string);
@@ -117,6 +109,12 @@ messages! {
     }
 }
 
+impl Volume {
+    pub(super) fn is_empty_dir(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.empty_dir.is_some())
+    }
+}
+
 impl ProtobufSpec {
     pub(super) fn has_container(&self, name: &str) -> bool {
         self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
@@ -126,7 +124,7 @@ impl ProtobufSpec {
     pub(super) fn view(self, hollow_annotations: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
         let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));
         let limits = self.total(|resources| &resources.limits);
-        let Self { node_name, affinity, .. } = self;
+        let Self { node_name, affinity, readiness_gates, node_selector, .. } = self;
         let all = |list: Vec<ProtobufContainer>| list.into_iter().map(Container::from).collect();
         let terms = affinity
             .and_then(|affinity| affinity.node_affinity)
@@ -141,19 +139,11 @@ impl ProtobufSpec {
             init_containers: all(self.init_containers),
             restart_policy: self.restart_policy.parse().unwrap_or_default(),
             host_network: self.host_network,
-            readiness_gates: self
-                .readiness_gates
-                .into_iter()
-                .map(|gate| gate.condition_type.into())
-                .collect(),
+            readiness_gates: readiness_gates.into_iter().map(|gate| gate.condition_type.into()).collect(),
             active_deadline: self.active_deadline_seconds.map(seconds),
             grace: seconds(self.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)),
             os: self.os.map(|os| os.name.into()),
-            node_selector: self
-                .node_selector
-                .into_iter()
-                .map(|(key, value)| (key.into(), value.into()))
-                .collect(),
+            node_selector: node_selector.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
             tolerations: self.tolerations.into(),
             hollow_annotations,
         })
@@ -218,32 +208,23 @@ impl From<ProtobufResources> for ContainerResources {
 }
 
 impl From<ProtobufContainer> for Container {
-    fn from(container: ProtobufContainer) -> Self {
-        let ProtobufContainer {
-            name,
-            image,
-            restart_policy,
-            resources,
-            startup_probe,
-            readiness_probe,
-            lifecycle,
-            mut volume_mounts,
-        } = container;
-        for mount in &mut volume_mounts {
+    fn from(mut container: ProtobufContainer) -> Self {
+        for mount in &mut container.volume_mounts {
             if token_suffix(&mount.name).is_some() {
                 mount.name.truncate(TOKEN_VOLUME.len());
             }
         }
-        let sleep = lifecycle.and_then(|lifecycle| lifecycle.pre_stop).and_then(|hook| hook.sleep);
+        let hook = container.lifecycle.and_then(|lifecycle| lifecycle.pre_stop);
+        let sleep = hook.and_then(|hook| hook.sleep);
         Self {
-            name: intern(&name),
-            image: image.into(),
-            restart_policy: restart_policy.parse().ok(),
-            resources: resources.unwrap_or_default().into(),
-            startup: startup_probe,
-            readiness: readiness_probe,
+            name: intern(&container.name),
+            image: container.image.into(),
+            restart_policy: container.restart_policy.parse().ok(),
+            resources: container.resources.unwrap_or_default().into(),
+            startup: container.startup_probe,
+            readiness: container.readiness_probe,
             pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
-            mounts: volume_mounts.into(),
+            mounts: container.volume_mounts.into(),
         }
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{self, OwnerReference},
 };
 use prost::Message;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 /// Declares messages by their fields, as `generated.proto` does: `field: Type = tag (attributes of prost);`.
 macro_rules! messages {
@@ -55,16 +55,7 @@ messages! {
         pub controller: Option<bool> = 6 (bool, optional);
         pub block_owner_deletion: Option<bool> = 7 (bool, optional);
     }
-}
 
-impl From<Owner> for OwnerReference {
-    fn from(owner: Owner) -> Self {
-        let Owner { kind, name, uid, api_version, controller, block_owner_deletion } = owner;
-        Self { kind, name, uid, api_version, controller, block_owner_deletion }
-    }
-}
-
-messages! {
     /// meta/v1 `ManagedFieldsEntry`.
     pub(super) struct ManagedFields {
         pub operation: String = 2 (string);
@@ -77,37 +68,7 @@ messages! {
         effect: String = 3 (string);
         time_added: Option<Time> = 4 (message, optional);
     }
-}
 
-impl From<ProtobufTaint> for Taint {
-    fn from(ProtobufTaint { key, value, effect, time_added }: ProtobufTaint) -> Self {
-        // Protobuf does not distinguish an unset value from an empty one, and JSON has no empty one.
-        let value = value.filter(|value| !value.is_empty());
-        Self { key, value, effect, time_added: at(time_added).map(v1::Time) }
-    }
-}
-
-/// meta/v1 `Time`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-#[prost(prost_path = "crate::lossy")]
-pub(super) struct Time {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Timestamp::deserialize(deserializer).map(|time| Self { seconds: time.as_second() })
-    }
-}
-
-/// Converts a time. None is encoded as zero (apimachinery, `time_proto.go`).
-pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
-    let Time { seconds } = time.filter(|time| time.seconds != 0)?;
-    Timestamp::from_second(seconds).ok()
-}
-
-messages! {
     /// core/v1 `NodeCondition` and `PodCondition`, which have the same tags.
     pub(super) struct ProtobufCondition {
         pub r#type: String = 1 (string);
@@ -118,13 +79,43 @@ messages! {
         /// Of pods only.
         pub observed_generation: Option<i64> = 7 (int64, optional);
     }
+
+    /// meta/v1 `Time`.
+    #[derive(Copy)]
+    #[serde(from = "Timestamp")]
+    pub(super) struct Time {
+        seconds: i64 = 1 (int64);
+    }
+
+    /// resource `Quantity`.
+    #[serde(transparent)]
+    pub(super) struct Amount {
+        pub text: String = 1 (string);
+    }
 }
 
-/// resource `Quantity`.
-#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(transparent)]
-pub(super) struct Amount {
-    #[prost(string, tag = "1")]
-    pub text: String,
+impl From<Owner> for OwnerReference {
+    fn from(Owner { kind, name, uid, api_version, controller, block_owner_deletion }: Owner) -> Self {
+        Self { kind, name, uid, api_version, controller, block_owner_deletion }
+    }
+}
+
+impl From<ProtobufTaint> for Taint {
+    fn from(ProtobufTaint { key, value, effect, time_added }: ProtobufTaint) -> Self {
+        // Protobuf does not distinguish an unset value from an empty one, and JSON has no empty one.
+        let value = value.filter(|value| !value.is_empty());
+        Self { key, value, effect, time_added: at(time_added).map(v1::Time) }
+    }
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        Self { seconds: time.as_second() }
+    }
+}
+
+/// Converts a time. None is encoded as zero (apimachinery, `time_proto.go`).
+pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
+    let Time { seconds } = time.filter(|time| time.seconds != 0)?;
+    Timestamp::from_second(seconds).ok()
 }

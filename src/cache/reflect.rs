@@ -51,21 +51,6 @@ pub async fn run_protobuf<V: Protobuf>(
         initial_list: InitialList::List,
         min_timeout: LEAST_LIFE,
     };
-    loop {
-        tokio::select! {
-            biased;
-            error = follow_protobuf(&client, &watch, &cache) => return Err(error),
-            () = cache.relist_wanted.notified() => {}
-        }
-    }
-}
-
-/// Fills `cache` until a permanent failure.
-async fn follow_protobuf<V: Protobuf>(
-    client: &Client,
-    watch: &WatchRequest,
-    cache: &Cache<V>,
-) -> ReflectError {
     let kind = V::KIND;
     let on_event = |event: WatchEvent<'_>| match event {
         WatchEvent::InitialList => cache.begin_list(),
@@ -77,7 +62,14 @@ async fn follow_protobuf<V: Protobuf>(
         WatchEvent::Complete => cache.complete_list(),
     };
     let failed = |error: WatchError| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
-    watch::follow(client, watch, watch::vital_backoff(), &(), on_event, failed).await
+    loop {
+        let following = watch::follow(&client, &watch, watch::vital_backoff(), &(), on_event, failed);
+        tokio::select! {
+            biased;
+            error = following => return Err(error),
+            () = cache.relist_wanted.notified() => {}
+        }
+    }
 }
 
 /// Fills `cache` from a JSON watch of `api`, the only encoding of custom resources; returns as
@@ -87,37 +79,31 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
+    let config = config.timeout(JSON_LIFE);
+    let kind = K::plural(&());
     loop {
+        let following = async {
+            let mut events = pin!(watcher(api.clone(), config.clone()).backoff(watch::vital_backoff()));
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::Init) => cache.begin_list(),
+                    Ok(Event::InitDone) => cache.complete_list(),
+                    Ok(Event::InitApply(object) | Event::Apply(object)) => cache.apply(V::from(object)),
+                    Ok(Event::Delete(object)) => cache.remove(&V::from(object).key()),
+                    Err(error) => {
+                        let code = refusal(&error).map(|status| status.code).filter(|_| !cache.in_sync());
+                        go_on(code, &kind, error)?;
+                    }
+                }
+            }
+            Ok::<(), ReflectError>(())
+        };
         tokio::select! {
             biased;
-            ended = follow(&api, &config, &cache) => return ended,
+            ended = following => return ended,
             () = cache.relist_wanted.notified() => {}
         }
     }
-}
-
-/// Fills `cache` until a permanent failure.
-async fn follow<K, V>(api: &Api<K>, config: &watcher::Config, cache: &Cache<V>) -> Result<(), ReflectError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    V: View + From<K>,
-{
-    let mut events =
-        pin!(watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(watch::vital_backoff()));
-    let kind = K::plural(&());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => cache.begin_list(),
-            Ok(Event::InitDone) => cache.complete_list(),
-            Ok(Event::InitApply(object) | Event::Apply(object)) => cache.apply(V::from(object)),
-            Ok(Event::Delete(object)) => cache.remove(&V::from(object).key()),
-            Err(error) => {
-                let code = refusal(&error).map(|status| status.code).filter(|_| !cache.in_sync());
-                go_on(code, &kind, error)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Returns an error if retrying is pointless; `code` is the HTTP status of a refusal before the first list.

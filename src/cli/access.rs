@@ -1,15 +1,11 @@
 //! Selects the cluster, by one rule for all commands that read and write objects, and reads and writes its
 //! NodeSets. Each call has a time limit; each write applies only to the state that was read.
 
-use std::{ffi::OsString, fmt::Debug, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::Args;
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::ListParams,
-    core::{ClusterResourceScope, PartialObjectMeta},
-};
+use kube::{Api, Client, ResourceExt, api::ListParams, core::PartialObjectMeta};
 use kube_ext::{
     call::{ApiError, call},
     objects,
@@ -46,6 +42,26 @@ pub(super) struct ClusterArgs {
     /// Folder of a cluster that `kube-node up` started on this machine
     #[arg(long, value_name = "DIR", global = true, help_heading = "Cluster")]
     data_dir: Option<PathBuf>,
+}
+
+/// A command that begins with the connection to its cluster.
+#[derive(Debug, Args)]
+pub struct InCluster<C: Args> {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    command: C,
+}
+
+impl<C: Args> InCluster<C> {
+    /// Connects to the cluster, then runs the command.
+    pub(super) async fn run<T>(
+        self,
+        run: impl AsyncFnOnce(C, &Client) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let client = self.cluster.client().await?;
+        run(self.command, &client).await
+    }
 }
 
 /// Source of the access to the cluster.
@@ -92,15 +108,11 @@ impl ClusterArgs {
 }
 
 /// Parses the name of a NodeSet in the forms of kubectl: NAME, nodeset/NAME, nset/NAME.
-pub(super) fn set_name(text: &str) -> Result<String, String> {
+pub(super) fn set_name(text: &str) -> anyhow::Result<String> {
     const KINDS: [&str; 5] = ["nodeset", "nodesets", "nset", "nodeset.kube-node.io", "nodesets.kube-node.io"];
     let (kind, name) = text.split_once('/').unwrap_or(("nodeset", text));
-    if !KINDS.contains(&kind) {
-        return Err(format!("{kind} is no NodeSet: write nodeset/{name}"));
-    }
-    if name.is_empty() {
-        return Err("the name is missing: write nodeset/NAME".to_owned());
-    }
+    ensure!(KINDS.contains(&kind), "{kind} is no NodeSet: write nodeset/{name}");
+    ensure!(!name.is_empty(), "the name is missing: write nodeset/NAME");
     Ok(name.to_owned())
 }
 
@@ -139,12 +151,11 @@ async fn missing(client: &Client, name: &str) -> String {
 }
 
 /// Names of the objects of a kind that a label selector selects; none if the kind is not installed.
-pub(super) async fn object_names<K>(client: &Client, selector: &str) -> Result<Vec<String>, ApiError>
-where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
-{
-    let (api, params) =
-        (Api::<PartialObjectMeta<K>>::all(client.clone()), ListParams::default().labels(selector));
+pub(super) async fn object_names<K: objects::Typed>(
+    api: &Api<K>,
+    selector: &str,
+) -> Result<Vec<String>, ApiError> {
+    let params = ListParams::default().labels(selector);
     match call(format_args!("list {} objects", K::kind(&())), api.list_metadata(&params)).await {
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         listed => Ok(listed?.iter().map(ResourceExt::name_any).collect()),
@@ -214,9 +225,10 @@ mod tests {
     #[test]
     fn a_set_is_named_as_kubectl_has_it() {
         for text in ["a", "nodeset/a", "nset/a", "nodesets.kube-node.io/a"] {
-            assert_eq!(set_name(text).as_deref(), Ok("a"), "{text}");
+            assert_eq!(set_name(text).unwrap(), "a", "{text}");
         }
-        assert_eq!(set_name("deployment/a").unwrap_err(), "deployment is no NodeSet: write nodeset/a");
+        let refused = set_name("deployment/a").unwrap_err();
+        assert_eq!(refused.to_string(), "deployment is no NodeSet: write nodeset/a");
         assert!(set_name("nodeset/").is_err() && set_name("").is_err());
     }
 }

@@ -4,10 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::ensure;
 use clap::Args;
-use kube_ext::{
-    leader::{self, Timing},
-    telemetry,
-};
+use kube_ext::{leader, telemetry};
 use kube_node_api::names;
 use kube_node_controllers::hosts::lease_name;
 use kube_node_operator::host;
@@ -43,7 +40,7 @@ impl HollowHost {
             name: lease_name(&group, &name),
             labels: [(names::LABEL_HOLLOW_HOSTS.to_owned(), group.clone())].into(),
             identity: identity(&name),
-            timing: Timing::HOST,
+            timing: leader::Timing::HOST,
         };
         let options = host::Options {
             client: process.access().await?,

@@ -1,12 +1,7 @@
 //! `kube-node install-files`: copies the files of a NodeClass to the folder of a machine, with owner and mode. Run by
 //! the pods of machines.
 
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt, chown},
-    path::PathBuf,
-    str::FromStr,
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, str::FromStr};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -59,7 +54,7 @@ impl InstallFiles {
                 })?;
                 fs::copy(&from, &to)?;
                 fs::set_permissions(&to, fs::Permissions::from_mode(*mode))?;
-                chown(&to, Some(*user), Some(*group))
+                std::os::unix::fs::chown(&to, Some(*user), Some(*group))
             };
             install().with_context(|| format!("cannot bring {} to {}", from.display(), to.display()))?;
         }

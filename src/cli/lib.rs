@@ -3,7 +3,6 @@
 mod access;
 mod chart;
 mod completion;
-mod conformance;
 mod convert;
 mod crds;
 mod doctor;
@@ -30,17 +29,15 @@ mod text;
 mod top;
 mod up;
 
-use std::{
-    ffi::OsStr,
-    fmt::Write as _,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{ffi::OsStr, fmt::Write as _, path::Path, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use futures::{FutureExt, TryFutureExt};
 use kube_ext::process::{block_on, print_line};
+use kube_node_conformance::Check;
 use machine_agent::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
+
+use self::access::InCluster;
 
 /// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -80,19 +77,19 @@ pub enum Cli {
     /// Create hollow nodes in a cluster and wait until they are Ready
     Create(hollow_nodes::Create),
     /// List the hollow nodes of a cluster
-    List(hollow_nodes::List),
+    List(InCluster<hollow_nodes::List>),
     /// Change the number of hollow nodes of a cluster
-    Scale(hollow_nodes::Scale),
+    Scale(InCluster<hollow_nodes::Scale>),
     /// Check that all hollow nodes are Ready; exit code 1 if not
-    Verify(hollow_nodes::Verify),
+    Verify(InCluster<hollow_nodes::Verify>),
     /// Delete the hollow nodes and their NodeSet
-    Cleanup(hollow_nodes::Cleanup),
+    Cleanup(InCluster<hollow_nodes::Cleanup>),
     /// Find out why nodes do not become Ready, with advice
-    Doctor(doctor::Doctor),
+    Doctor(InCluster<doctor::Doctor>),
     /// Follow, undo, restart, pause or resume a NodeSet's rollout
-    Rollout(rollout::Rollout),
+    Rollout(InCluster<rollout::Rollout>),
     /// Explain what a NodeSet does just now and what it waits for
-    Explain(explain::Explain),
+    Explain(InCluster<explain::Explain>),
     /// Show all NodeSets and what they wait for, continuously updated
     Top(top::Top),
     /// Print nodes of an existing cluster as NodeClasses and NodeSets
@@ -100,7 +97,7 @@ pub enum Cli {
     /// Convert Cluster API kubemark provider configs to NodeClasses
     Convert(convert::Convert),
     /// Check that the NodeController of a class keeps the contract
-    Conformance(conformance::Conformance),
+    Conformance(InCluster<Check>),
     /// Print the CRDs of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
     /// Write image archives for containerd, docker and podman
@@ -127,6 +124,7 @@ pub enum InternalCli {
     /// Install the files of a NodeClass in the pod of a machine
     InstallFiles(install_files::InstallFiles),
     /// Run a job of the Helm chart
+    #[command(subcommand)]
     Chart(chart::Chart),
     /// Run a process of a real node, as `up --real-node` does
     RealNode(real_node::RealNode),
@@ -161,11 +159,11 @@ fn called_as(file: Option<&OsStr>) -> clap::Command {
 /// Runs the command of the command line. Ends the process on a wrong argument or a request for help.
 pub fn run() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args_os();
-    let file = args.next().map(PathBuf::from);
+    let file = args.next();
     if args.next().is_some_and(|name| name.to_str().is_some_and(InternalCli::has_subcommand)) {
         return InternalCli::parse().run();
     }
-    let mut program = called_as(file.as_deref().and_then(Path::file_name));
+    let mut program = called_as(file.as_ref().and_then(|file| Path::new(file).file_name()));
     let matches = program.get_matches_mut();
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut program).exit()).run()
 }
@@ -185,16 +183,16 @@ impl Cli {
             Self::Status(command) => command.run().boxed_local(),
             Self::Setup(command) => command.run().map_ok(success).boxed_local(),
             Self::Create(command) => command.run().map_ok(success).boxed_local(),
-            Self::List(command) => command.run().map_ok(success).boxed_local(),
-            Self::Scale(command) => command.run().map_ok(success).boxed_local(),
-            Self::Verify(command) => command.run().boxed_local(),
-            Self::Cleanup(command) => command.run().map_ok(success).boxed_local(),
-            Self::Doctor(command) => command.run().boxed_local(),
-            Self::Rollout(command) => command.run().map_ok(success).boxed_local(),
-            Self::Explain(command) => command.run().map_ok(success).boxed_local(),
+            Self::List(command) => command.run(hollow_nodes::List::run).map_ok(success).boxed_local(),
+            Self::Scale(command) => command.run(hollow_nodes::Scale::run).map_ok(success).boxed_local(),
+            Self::Verify(command) => command.run(hollow_nodes::Verify::run).boxed_local(),
+            Self::Cleanup(command) => command.run(hollow_nodes::Cleanup::run).map_ok(success).boxed_local(),
+            Self::Doctor(command) => command.run(doctor::Doctor::run).boxed_local(),
+            Self::Rollout(command) => command.run(rollout::Rollout::run).map_ok(success).boxed_local(),
+            Self::Explain(command) => command.run(explain::Explain::run).map_ok(success).boxed_local(),
             Self::Top(command) => command.run().map_ok(success).boxed_local(),
             Self::Import(command) => command.run().map_ok(success).boxed_local(),
-            Self::Conformance(command) => command.run().boxed_local(),
+            Self::Conformance(command) => command.run(Check::run).boxed_local(),
             Self::Image(command) => command.run().map_ok(success).boxed_local(),
             Self::Operator(command) => command.run().map_ok(success).boxed_local(),
             Self::HollowHost(command) => command.run().map_ok(success).boxed_local(),

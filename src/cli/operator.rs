@@ -5,17 +5,9 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use kube_ext::{
-    leader::{self, Timing},
-    telemetry,
-    tls::TlsFiles,
-    traces::Traces,
-};
+use kube_ext::{leader, telemetry, tls::TlsFiles, traces::Traces};
 use kube_node_api::{GoDuration, names};
-use kube_node_controllers::{
-    Access, ProviderIdPrefix,
-    autoscaler::{self, Address},
-};
+use kube_node_controllers::{Access, ProviderIdPrefix, autoscaler};
 use kube_node_operator::Options;
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use local_cluster::images;
@@ -84,7 +76,7 @@ impl PodCidrArgs {
 struct AutoscalerArgs {
     /// Listen address of the server for cluster-autoscaler: an address and a port, or `unix:///path`
     #[arg(long, value_name = "ADDRESS")]
-    autoscaler_address: Option<Address>,
+    autoscaler_address: Option<autoscaler::Address>,
     /// Certificate of the server for cluster-autoscaler
     #[arg(long, value_name = "FILE", requires_all = ["autoscaler_address", "autoscaler_key", "autoscaler_client_ca"])]
     autoscaler_cert: Option<PathBuf>,
@@ -153,7 +145,7 @@ struct ElectionArgs {
 
 impl ElectionArgs {
     fn options(self, namespace: &str) -> anyhow::Result<Option<leader::ElectionOptions>> {
-        let timing = Timing::new(
+        let timing = leader::Timing::new(
             self.leader_elect_lease_duration.0,
             self.leader_elect_renew_deadline.0,
             self.leader_elect_retry_period.0,

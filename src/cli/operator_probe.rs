@@ -28,8 +28,5 @@ pub(super) async fn probe(client: &Client) -> anyhow::Result<bool> {
     let observed = timeout(LIMIT, await_condition(api.clone(), &name, is_accepted_or_refused)).await;
     // A class that no operator has seen has no finalizer and is deleted at once.
     objects::delete(&api, &name).await?;
-    match observed {
-        Ok(class) => Ok(class?.is_some()),
-        Err(_) => Ok(false),
-    }
+    Ok(observed.ok().transpose()?.flatten().is_some())
 }

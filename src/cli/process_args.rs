@@ -2,11 +2,9 @@
 
 use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
+use anyhow::{Context, bail};
 use clap::Args;
-use hollow_kubelet::{
-    capacity,
-    server::{Ports, ServerOptions},
-};
+use hollow_kubelet::{capacity, server};
 use kube_ext::telemetry::LogFormat;
 use kube_node_api::names;
 use kube_node_controllers::Access;
@@ -41,10 +39,10 @@ impl ProcessArgs {
     }
 
     /// Options of the kubelets' endpoints; `None` without an address.
-    pub(super) fn endpoints(&self) -> Option<ServerOptions> {
+    pub(super) fn endpoints(&self) -> Option<server::ServerOptions> {
         let EndpointArgs { kubelet_address, kubelet_ports, kubelet_tls_dir } = &self.endpoints;
         let (ports, tls_dir) = (*kubelet_ports, kubelet_tls_dir.clone());
-        kubelet_address.map(|address| ServerOptions { address, ports, tls_dir })
+        kubelet_address.map(|address| server::ServerOptions { address, ports, tls_dir })
     }
 
     /// The given maximum of hollow machines, else the maximum that the memory limit allows.
@@ -74,20 +72,18 @@ struct EndpointArgs {
     kubelet_address: Option<IpAddr>,
     /// Ports of the kubelets at --kubelet-address, one for each machine
     #[arg(long, value_name = "FIRST-LAST", default_value = "11000-29999")]
-    kubelet_ports: Ports,
+    kubelet_ports: server::Ports,
     /// Folder of tls.crt and tls.key, read again when they change; a certificate is made when absent
     #[arg(long, value_name = "DIR", requires = "kubelet_address")]
     kubelet_tls_dir: Option<PathBuf>,
 }
 
 /// Parses an address at which other machines reach this process: Nodes publish it.
-fn reachable(text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr = text.parse().map_err(|_| "write an IP address, such as 10.0.0.7".to_owned())?;
+fn reachable(text: &str) -> anyhow::Result<IpAddr> {
+    let address: IpAddr = text.parse().context("write an IP address, such as 10.0.0.7")?;
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     if address.is_unspecified() || address.is_multicast() || is_broadcast {
-        return Err(
-            "Nodes show it, so give the one address of this machine that the API server reaches".to_owned()
-        );
+        bail!("Nodes show it, so give the one address of this machine that the API server reaches");
     }
     Ok(address)
 }

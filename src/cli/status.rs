@@ -5,10 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::anyhow;
 use clap::Args;
 use local_cluster::{
-    Component, Layout, Probe, State, client_of, count_nodes,
-    layout::supervisor,
-    procs::ProcessId,
-    real_node::{self, DaemonName},
+    Component, Layout, Probe, State, client_of, count_nodes, layout::supervisor, procs::ProcessId, real_node,
 };
 use serde::Serialize;
 
@@ -87,7 +84,7 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
         }
         if let Some(network) = addresses.network {
             let running = real_node::daemons(layout.dir());
-            for daemon in DaemonName::ALL {
+            for daemon in real_node::DaemonName::ALL {
                 let process = running.iter().find(|(other, _)| *other == daemon).map(|(_, id)| *id);
                 components.push(row(layout, daemon.name(), process, daemon.health(&network), None).await);
             }

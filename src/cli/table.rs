@@ -28,9 +28,8 @@ impl Table {
     pub(super) fn text(&self, width: Option<usize>) -> String {
         let widths = self.widths(width);
         let lines = self.rows.iter().map(|row| {
-            let cells: Vec<String> =
-                row.iter().zip(&widths).map(|(cell, width)| fitted(cell, *width)).collect();
-            cells.join(GAP).trim_end().to_owned()
+            let cells = row.iter().zip(&widths).map(|(cell, width)| fitted(cell, *width));
+            cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
         });
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -45,10 +44,8 @@ impl Table {
             }
         }
         let gaps = GAP.len() * widths.len().saturating_sub(1);
-        let mut excess = match limit {
-            Some(limit) => (widths.iter().sum::<usize>() + gaps).saturating_sub(limit),
-            None => 0,
-        };
+        let total = widths.iter().sum::<usize>() + gaps;
+        let mut excess = total.saturating_sub(limit.unwrap_or(total));
         for width in widths.iter_mut().rev() {
             let less = excess.min(width.saturating_sub(NARROWEST));
             *width -= less;
@@ -64,11 +61,6 @@ fn fitted(cell: &str, width: usize) -> String {
         return format!("{cell:<width$}");
     }
     cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
-}
-
-/// Width of the terminal on standard output, if there is one.
-pub(super) fn terminal_width() -> Option<usize> {
-    terminal_size().map(|(width, _)| width)
 }
 
 /// Columns and lines of the terminal on standard output, if there is one.

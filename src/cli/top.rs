@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -67,9 +67,7 @@ impl Top {
     /// Shows the NodeSets until Ctrl-C.
     pub async fn run(self) -> anyhow::Result<()> {
         let GoDuration(every) = self.interval;
-        if every < SHORTEST {
-            bail!("--interval is too short: give {} or more", GoDuration(SHORTEST));
-        }
+        ensure!(every >= SHORTEST, "--interval is too short: give {} or more", GoDuration(SHORTEST));
         let client = self.cluster.client().await?;
         let mut watches = JoinSet::new();
         let shown = Shown::follow(&client, &mut watches).await?;

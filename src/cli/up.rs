@@ -108,10 +108,8 @@ impl Up {
                 None => {}
             }
             // The background process records when the cluster is ready.
-            if layout
-                .load()?
-                .is_some_and(|state| state.ready && process.is_some() && state.supervisor == process)
-            {
+            let state = layout.load()?;
+            if state.is_some_and(|state| state.ready && process.is_some() && state.supervisor == process) {
                 break;
             }
             // Until the cluster is ready, this process stops it. The background process then prints what it stops.
@@ -152,10 +150,9 @@ fn summary(layout: &Layout, nodes: i32, options: &Options) -> String {
 /// Command line of a cluster-autoscaler on this machine; docs/cluster-autoscaler.md explains each flag.
 fn autoscaler_flags(layout: &Layout) -> String {
     let (kubeconfig, config) = (layout.kubeconfig(), layout.cloud_config());
+    let (kubeconfig, config) = (kubeconfig.display(), config.display());
     format!(
-        "\ncluster-autoscaler is served to NodeSets with spec.autoscaling:\n\n  cluster-autoscaler \\\n    --kubeconfig={} \\\n    --cloud-provider=externalgrpc \\\n    --cloud-config={} \\\n    --startup-taint={TAINT_UNINITIALIZED} \\\n    --leader-elect=false\n",
-        kubeconfig.display(),
-        config.display()
+        "\ncluster-autoscaler is served to NodeSets with spec.autoscaling:\n\n  cluster-autoscaler \\\n    --kubeconfig={kubeconfig} \\\n    --cloud-provider=externalgrpc \\\n    --cloud-config={config} \\\n    --startup-taint={TAINT_UNINITIALIZED} \\\n    --leader-elect=false\n"
     )
 }
 

@@ -65,26 +65,19 @@ fn has_finalizer(node: &Node) -> bool {
     node.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER_MACHINE)
 }
 
-/// Returns true if the Node shows a machine: its provider or its kubelet has written.
-fn has_machine(node: &Node) -> bool {
-    has_posted(node) || provider_id(node).is_some()
-}
-
 /// Clause 2.1, checked on a Node of another controller's class.
 pub(super) fn untouched(states: &[Node]) -> Checked {
     for node in states {
-        let lacks_taint = |effect| !has_taint(node, names::TAINT_UNINITIALIZED, Some(effect));
+        let lacks_taint = |effect: &str| !has_taint(node, names::TAINT_UNINITIALIZED, Some(effect));
+        let is_taken_off = ["NoExecute", "NoSchedule"].into_iter().any(lacks_taint);
+        let has_condition = condition(node, names::CONDITION_MACHINE).is_some();
         let touches = [
             (has_posted(node), "a kubelet posted a status"),
             (provider_id(node).is_some(), "its spec.providerID was set"),
-            (lacks_taint("NoExecute"), "the taint kube-node.io/uninitialized was taken off"),
-            (lacks_taint("NoSchedule"), "the taint kube-node.io/uninitialized was taken off"),
+            (is_taken_off, "the taint kube-node.io/uninitialized was taken off"),
             (!has_finalizer(node), "its finalizer was taken off"),
             (is_cordoned(node), "it was closed to the scheduler"),
-            (
-                condition(node, names::CONDITION_MACHINE).is_some(),
-                "it got the condition kube-node.io/Machine",
-            ),
+            (has_condition, "it got the condition kube-node.io/Machine"),
         ];
         if let Some((_, touched)) = touches.iter().find(|(holds, _)| *holds) {
             return Err(format!("{} of another controller: {touched}", node.name_any()));
@@ -130,7 +123,8 @@ pub(super) fn rest_stays(states: &[Node]) -> Checked {
 
 /// Clause 3.1.
 pub(super) fn finalizer_first(states: &[Node]) -> Checked {
-    match states.iter().find(|node| has_machine(node)) {
+    // A Node shows a machine once its kubelet or its provider has written.
+    match states.iter().find(|node| has_posted(node) || provider_id(node).is_some()) {
         Some(node) if has_finalizer(node) => Ok(format!("{} had it before its machine", node.name_any())),
         Some(node) => Err(format!("{} has a machine and no finalizer", node.name_any())),
         None => Err("the Node without a finalizer got no machine".to_owned()),
@@ -168,9 +162,8 @@ pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Checked {
     if let Some(twice) = ids.windows(2).find(|pair| pair.first() == pair.last()) {
         return Err(format!("two Nodes have {}", twice.join(" = ")));
     }
-    ids.first()
-        .map(|id| format!("{} of them, such as {id}", ids.len()))
-        .ok_or_else(|| "no Node takes pods".to_owned())
+    let id = ids.first().ok_or("no Node takes pods")?;
+    Ok(format!("{} of them, such as {id}", ids.len()))
 }
 
 /// Clause 5.1, checked on a Node that was drained and is gone.
@@ -199,15 +192,11 @@ pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Opti
         )));
     }
     let (all, count, old) = (new.len(), new.iter().filter(|node| reports(node)).count(), old.len());
-    match all - count {
-        _ if count == 0 => None,
-        0 => Some(Ok(format!(
-            "{count} Nodes of the new revision report {resource}, {old} of the old one do not"
-        ))),
-        lacking => {
-            Some(Err(format!("{lacking} of {all} Nodes of the new revision do not report {resource}")))
-        }
-    }
+    Some(match all - count {
+        _ if count == 0 => return None,
+        0 => Ok(format!("{count} Nodes of the new revision report {resource}, {old} of the old one do not")),
+        lacking => Err(format!("{lacking} of {all} Nodes of the new revision do not report {resource}")),
+    })
 }
 
 #[cfg(test)]

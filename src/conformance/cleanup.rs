@@ -4,10 +4,7 @@
 use anyhow::bail;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube_ext::{
-    objects::{delete, read},
-    process::print_line,
-};
+use kube_ext::{objects, process::print_line};
 use kube_node_api::names::LABEL_NODE_CONTROLLER;
 
 use super::{manifests, record::Histories, test_run::TestRun};
@@ -16,10 +13,10 @@ use super::{manifests, record::Histories, test_run::TestRun};
 pub(super) async fn clean_up(run: &TestRun) -> anyhow::Result<()> {
     let name = run.name.as_str();
     // Pods first: they need their machines to end.
-    delete(&run.namespaces, name).await?;
-    delete(&run.sets, name).await?;
+    objects::delete(&run.namespaces, name).await?;
+    objects::delete(&run.sets, name).await?;
     for node in run.seen.existing() {
-        delete(&run.nodes, &node.name_any()).await?;
+        objects::delete(&run.nodes, &node.name_any()).await?;
         if node.labels().get(LABEL_NODE_CONTROLLER).is_some_and(|controller| controller == manifests::NOBODY)
         {
             run.free(&node.name_any()).await?;
@@ -35,12 +32,12 @@ pub(super) async fn clean_up(run: &TestRun) -> anyhow::Result<()> {
         print_line(format_args!("Took the finalizer off {names} by force: their machines may still exist."));
     }
     let nobody = manifests::of_nobody(name);
-    delete(&run.classes, name).await?;
-    delete(&run.classes, &nobody).await?;
+    objects::delete(&run.classes, name).await?;
+    objects::delete(&run.classes, &nobody).await?;
     let are_gone = async || {
-        Ok(read(&run.sets, name).await?.is_none()
-            && read(&run.classes, name).await?.is_none()
-            && read(&run.classes, &nobody).await?.is_none())
+        Ok(objects::read(&run.sets, name).await?.is_none()
+            && objects::read(&run.classes, name).await?.is_none()
+            && objects::read(&run.classes, &nobody).await?.is_none())
     };
     if run.until(are_gone, |gone| *gone).await?.is_err() {
         bail!("NodeSet or NodeClass {name} does not go: kubectl describe nodeset,nodeclass says why");

@@ -18,7 +18,7 @@ mod user_commands;
 
 use std::{path::Path, process::ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::{Args, value_parser};
 use kube::{Api, Client};
 use kube_ext::objects;
@@ -61,27 +61,24 @@ pub struct Check {
     image: String,
 }
 
-fn json(text: &str) -> Result<Value, String> {
-    match serde_json::from_str(text) {
-        Ok(value @ Value::Object(_)) => Ok(value),
-        Ok(_) => Err("it is no object: write for example {\"machineType\": \"large\"}".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+fn json(text: &str) -> anyhow::Result<Value> {
+    let value: Value = serde_json::from_str(text)?;
+    ensure!(value.is_object(), "it is no object: write for example {{\"machineType\": \"large\"}}");
+    Ok(value)
 }
 
 impl Check {
     /// Returns exit code 0 if no clause is broken, else 1.
-    pub async fn run(self, client: Client) -> anyhow::Result<ExitCode> {
-        let class = self.class(&client).await?;
-        let test_run = TestRun::new(client, class.spec, self).await?;
+    pub async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
+        let class = self.class(client).await?;
+        let test_run = TestRun::new(client.clone(), class.spec, self).await?;
         test_run.introduce();
         let ran = tokio::select! {
             ran = steps::all(&test_run) => ran,
             never = housekeeping::run(&test_run) => match never {},
-            interrupted = tokio::signal::ctrl_c() => match interrupted {
-                Ok(()) => Err(anyhow::anyhow!("interrupted")),
-                Err(error) => Err(error).context("cannot listen for Ctrl-C"),
-            },
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.context("cannot listen for Ctrl-C").and(Err(anyhow!("interrupted")))
+            }
         };
         if ran.is_ok() {
             test_run.skip_missing();

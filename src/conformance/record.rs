@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt::Debug,
     pin::pin,
     time::Duration,
 };
@@ -15,7 +14,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-use serde::de::DeserializeOwned;
+use kube_ext::objects::Typed;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -71,10 +70,7 @@ pub(super) struct Recorder<K> {
     _task: AbortOnDropHandle<()>,
 }
 
-impl<K> Recorder<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
+impl<K: Typed + Send + Sync + 'static> Recorder<K> {
     /// Starts to record the objects for which `ours` holds when they first appear.
     pub(super) fn new(api: Api<K>, ours: impl Fn(&K) -> bool + Send + 'static) -> Self {
         let (recorded, histories) = watch::channel(Histories::new());

@@ -25,12 +25,11 @@ impl Report {
         let Clause { number, text } = clause;
         let worst = self.0.entry(number).or_insert(outcome);
         *worst = outcome.max(*worst);
+        let line = format!("{number:<5}{observation}");
         match outcome {
-            Outcome::Passed => format!("ok      {number:<5}{observation}"),
-            Outcome::Skipped => format!("unseen  {number:<5}{observation}"),
-            Outcome::Failed => {
-                format!("FAILED  {number:<5}{observation}\n             the contract: {text}")
-            }
+            Outcome::Passed => format!("ok      {line}"),
+            Outcome::Skipped => format!("unseen  {line}"),
+            Outcome::Failed => format!("FAILED  {line}\n             the contract: {text}"),
         }
     }
 

@@ -1,9 +1,6 @@
 //! One test run: its API clients, arguments, recorded history and report.
 
-use std::{
-    fmt::Debug,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use k8s_openapi::api::{
@@ -18,12 +15,11 @@ use kube::{
 };
 use kube_ext::{
     call::{ApiError, call},
-    objects::{self, list},
+    objects::{self, Typed, list},
     process::print_line,
 };
 use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -168,7 +164,7 @@ impl TestRun {
 
     pub(super) async fn patch<K>(&self, api: &Api<K>, name: &str, change: Value) -> Result<K, ApiError>
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+        K: Typed,
     {
         objects::patch(api, name, FIELD_MANAGER, change).await
     }

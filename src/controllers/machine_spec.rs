@@ -22,14 +22,9 @@ pub fn settings(
     class: Option<&NodeClassSpec>,
     sets: &Cache<CachedNodeSet>,
 ) -> MachineSettings {
-    let set = node.set().and_then(|set| sets.get(set));
-    let overrides = set
-        .as_ref()
-        .and_then(|set| set.object.as_ref().ok())
-        .and_then(|set| set.spec.class_overrides.as_ref());
-    let failures = overrides
-        .and_then(|overrides| overrides.failures.clone())
-        .or_else(|| class.and_then(|class| class.failures.clone()));
+    let set = node.set().and_then(|set| sets.get(set)?.object.clone().ok());
+    let of_set = set.and_then(|set| set.spec.class_overrides.as_ref()?.failures.clone());
+    let failures = of_set.or_else(|| class?.failures.clone());
     let containers = machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
     MachineSettings { failures, containers }
 }

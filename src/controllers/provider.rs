@@ -41,19 +41,16 @@ impl MachineRequest {
         let amounts = self.machine.amounts();
         let (capacity, allocatable) = amounts.map_err(|error| ProviderError::Invalid(error.to_string()))?;
         let provisioning = self.machine.provisioning.clone().unwrap_or_default();
-        let (runtime, version) = provisioning
-            .container_runtime
-            .as_ref()
-            .map_or(CONTAINER_RUNTIME, |runtime| (runtime.name.as_str(), runtime.version.as_str()));
+        let runtime = provisioning.container_runtime.as_ref();
+        let (runtime, version) = runtime.map_or(CONTAINER_RUNTIME, |own| (&*own.name, &*own.version));
+        let kubelet = provisioning.kubelet.map(|kubelet| kubelet.version);
         Ok(MachineDescription {
             node: self.id.node.to_string(),
             uid: self.id.uid.to_string(),
             capacity,
             allocatable,
             container_runtime: format!("{runtime}://{version}"),
-            kubelet_version: provisioning
-                .kubelet
-                .map_or_else(|| KUBELET_VERSION.to_owned(), |kubelet| kubelet.version),
+            kubelet_version: kubelet.unwrap_or_else(|| KUBELET_VERSION.to_owned()),
             commands: provisioning.commands.unwrap_or_default(),
         })
     }

@@ -40,10 +40,8 @@ pub(super) type Result<T, E = ReconcileError> = std::result::Result<T, E>;
 impl ReconcileError {
     /// The API server's refusal of a write of the object that is reconciled; somebody has to act.
     pub(super) fn refusal(&self) -> Option<&ApiError> {
-        match self {
-            Self::Api(error) if error.is_final() && !error.is_not_found() => Some(error),
-            _ => None,
-        }
+        let Self::Api(error) = self else { return None };
+        Some(error).filter(|error| error.is_final() && !error.is_not_found())
     }
 
     /// The action of the work queue.

@@ -67,37 +67,33 @@ impl Addresses {
 
     /// Assigns an address to a machine; None if all are used.
     pub fn for_machine(&mut self) -> Option<Ipv4Addr> {
-        let address = self.free(MACHINES, self.machines)?;
-        self.machines = address.to_bits() - MACHINES.first;
-        Some(address)
+        free(&mut self.used, MACHINES, &mut self.machines)
     }
 
     /// Assigns an address to a pod, from its Node's podCIDR if there is one. None if all are used: any other
     /// address might belong to a foreign Node.
     pub fn for_pod(&mut self, cidr: Option<Block>) -> Option<Ipv4Addr> {
-        if let Some(block) = cidr {
-            return self.free(block, 0);
+        match cidr {
+            Some(block) => free(&mut self.used, block, &mut 0),
+            None => free(&mut self.used, PODS, &mut self.pods),
         }
-        let address = self.free(PODS, self.pods)?;
-        self.pods = address.to_bits() - PODS.first;
-        Some(address)
     }
 
     /// Releases an address.
     pub fn release(&mut self, address: Ipv4Addr) {
         self.used.remove(&address);
     }
+}
 
-    /// Takes the first free address, from `skip` addresses into the block on and wrapping around once.
-    fn free(&mut self, block: Block, skip: u32) -> Option<Ipv4Addr> {
-        let from = block.first.saturating_add(skip).min(block.last);
-        let address = (from..=block.last)
-            .chain(block.first..from)
-            .map(Ipv4Addr::from_bits)
-            .find(|address| !self.used.contains(address))?;
-        self.used.insert(address);
-        Some(address)
-    }
+/// Takes the first free address, from `skip` addresses into the block on and wrapping around once. The next
+/// search begins there.
+fn free(used: &mut HashSet<Ipv4Addr>, block: Block, skip: &mut u32) -> Option<Ipv4Addr> {
+    let from = block.first.saturating_add(*skip).min(block.last);
+    let mut all = (from..=block.last).chain(block.first..from).map(Ipv4Addr::from_bits);
+    let address = all.find(|address| !used.contains(address))?;
+    *skip = address.to_bits() - block.first;
+    used.insert(address);
+    Some(address)
 }
 
 #[cfg(test)]

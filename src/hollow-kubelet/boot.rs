@@ -11,8 +11,8 @@ use kube_node_api::time::passed;
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
 
-/// Bytes of the UUID that hold the time from the first to the last boot, in milliseconds.
-const AFTER: std::ops::Range<usize> = 10..16;
+/// Bits of the UUID's second half that hold the time from the first to the last boot, in milliseconds.
+const AFTER: u64 = (1 << 48) - 1;
 
 /// Boot ID of a machine's first boot, to the millisecond.
 pub fn first(machine: &str, now: Timestamp) -> Uuid {
@@ -21,14 +21,15 @@ pub fn first(machine: &str, now: Timestamp) -> Uuid {
 
 /// Boot ID of the machine's boot at `after` past its first boot, to the millisecond.
 pub fn again(machine: &str, boot: Uuid, after: Duration) -> Uuid {
-    let first = boot.as_bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | u64::from(*byte));
-    made(machine, first, u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
+    // The time of the first boot is in the first 48 bits.
+    let (first, _) = boot.as_u64_pair();
+    made(machine, first >> 16, u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Time from the first to the last boot; None if the machine never rebooted.
 pub fn after(machine: &str, boot: Uuid) -> Option<Duration> {
-    let after = boot.as_bytes()[AFTER].iter().fold(0, |millis, byte| millis << 8 | u64::from(*byte));
-    let after = Duration::from_millis(after);
+    let (_, second) = boot.as_u64_pair();
+    let after = Duration::from_millis(second & AFTER);
     // These bytes mean nothing in a UUID of another origin, and a time past the end of the calendar is invalid.
     let is_ours = !after.is_zero() && again(machine, boot, after) == boot;
     (is_ours && time(boot)?.checked_add(after).is_ok()).then_some(after)

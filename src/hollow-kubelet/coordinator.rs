@@ -41,7 +41,7 @@ const NO_ADDRESS: Duration = Duration::from_mins(1);
 
 /// All kubelets of a process.
 pub struct Coordinator {
-    schedule: Schedule,
+    pub schedule: Schedule,
     /// By UID of the Node.
     kubelets: BTreeMap<Arc<str>, Kubelet>,
     /// UID of the Node with a machine, by name.
@@ -99,24 +99,20 @@ impl Coordinator {
 
     /// Creates a machine; no effect if it exists.
     pub fn create(&mut self, spec: MachineSpec, now: Clock) {
-        let MachineSpec { node, uid, ip, settings, .. } = spec;
+        let MachineSpec { capacity, allocatable, kubelet_version, container_runtime, ip, .. } = spec;
+        let (node, uid) = (spec.node, spec.uid);
         if self.kubelets.contains_key(&uid) {
             return;
         }
         if ip.is_some() {
             self.endpoints.addresses.begin_at(&uid);
         }
-        let shape = Shape {
-            parsed: Allocatable::of(&spec.allocatable),
-            capacity: spec.capacity,
-            allocatable: spec.allocatable,
-            kubelet_version: spec.kubelet_version,
-            container_runtime: spec.container_runtime,
-        };
+        let parsed = Allocatable::of(&allocatable);
+        let shape = Shape { capacity, allocatable, parsed, kubelet_version, container_runtime };
         let machine = Machine {
             node: Arc::clone(&node),
             shape: shared(&mut self.shapes, shape),
-            settings: shared(&mut self.settings, settings),
+            settings: shared(&mut self.settings, spec.settings),
             view: None,
             endpoint: Endpoint { ip, port: 0 },
             boot: None,
@@ -130,7 +126,7 @@ impl Coordinator {
         if let Some(view) = self.nodes.get(&node) {
             self.update_node(&view, now);
         }
-        for pod in self.pods.cache().by_index(&node) {
+        for pod in self.pods.cache.by_index(&node) {
             self.update_pod(&pod, now);
         }
     }
@@ -166,7 +162,7 @@ impl Coordinator {
         // A Node recreated under this name has a machine of its own, which owns the name and the pods by now.
         if self.by_node.get(&machine.node) == Some(&uid) {
             self.by_node.remove(&machine.node);
-            for pod in self.pods.cache().by_index(&machine.node) {
+            for pod in self.pods.cache.by_index(&machine.node) {
                 self.pods.remove(&pod.uid, &mut self.schedule, &mut self.endpoints.addresses);
             }
         }
@@ -234,11 +230,6 @@ impl Coordinator {
             self.schedule.done(job.priority, &job.uid);
         }
         None
-    }
-
-    /// Time at which the next job would be handed out under an unchanged `pressure`; None if none would be.
-    pub fn next_due(&self, pressure: Pressure) -> Option<Instant> {
-        self.schedule.next_due(pressure)
     }
 
     /// Completes a job whose requests, sent at `sent`, were answered at `now`.
@@ -420,7 +411,7 @@ impl ServedMachines for Mutex<Coordinator> {
     fn get(&self, uid: &str) -> Option<ServedMachine> {
         let coordinator = self.lock();
         let (uid, kubelet) = coordinator.kubelets.get_key_value(uid)?;
-        kubelet.served(uid, coordinator.pods.cache())
+        kubelet.served(uid, &coordinator.pods.cache)
     }
 
     fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {

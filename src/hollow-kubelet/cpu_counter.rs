@@ -11,7 +11,6 @@ pub fn core_nanos(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
 
 /// CPU time of a machine, counted up at each reading by its usage then: a sum of its pods' counters would go
 /// back as pods leave. Starts at the machine's boot, or at its takeover by this process.
-#[derive(Clone, Copy, Debug)]
 pub struct CpuCounter {
     nanos: u64,
     until: Timestamp,

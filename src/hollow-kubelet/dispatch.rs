@@ -47,7 +47,7 @@ impl Kubelets {
                 };
                 queue.push(shared.send(client, job, requests, now.wall));
             }
-            let next_due = shared.coordinator.lock().next_due(limiter.pressure(under_way));
+            let next_due = shared.coordinator.lock().schedule.next_due(limiter.pressure(under_way));
             let timer = OptionFuture::from(next_due.map(sleep_until));
             // While the concurrency limiter is full, due jobs wait for an answer.
             let is_open = limiter.has_room(running.len());

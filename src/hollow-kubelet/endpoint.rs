@@ -72,7 +72,7 @@ impl Endpoints {
         } else if let Some((listeners, port)) = self.listener_of(node)
             && let Some(port) = listeners.open(uid, Some(port))
         {
-            *endpoint = Endpoint { ip: Some(listeners.address()), port };
+            *endpoint = Endpoint { ip: Some(listeners.address), port };
         }
     }
 
@@ -94,7 +94,7 @@ impl Endpoints {
     /// no port is free.
     pub fn open(&self, uid: &Arc<str>, endpoint: &mut Endpoint) -> bool {
         let opened = self.listeners.as_ref().and_then(|listeners| {
-            Some(Endpoint { ip: Some(listeners.address()), port: listeners.open(uid, None)? })
+            Some(Endpoint { ip: Some(listeners.address), port: listeners.open(uid, None)? })
         });
         *endpoint = opened.unwrap_or(*endpoint);
         opened.is_some()
@@ -121,7 +121,7 @@ impl Endpoints {
     /// Listeners of this process and the port that a Node shows at their address, open or not.
     fn listener_of(&self, node: &NodeView) -> Option<(&ListenerPool, u16)> {
         let listeners = self.listeners.as_deref()?;
-        let is_here = parse(node.internal_ip.as_deref()) == Some(listeners.address());
+        let is_here = parse(node.internal_ip.as_deref()) == Some(listeners.address);
         Some((listeners, node.kubelet_port)).filter(|(_, port)| *port != 0 && is_here)
     }
 }

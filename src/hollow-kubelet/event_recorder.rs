@@ -44,7 +44,7 @@ const REBOOTED: &str = "Rebooted";
 const NAME_BYTES: usize = 230;
 
 /// Event recorder with its queues.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct EventRecorder {
     warnings: VecDeque<QueuedEvent>,
     normal: VecDeque<QueuedEvent>,
@@ -56,7 +56,6 @@ pub struct EventRecorder {
 }
 
 /// An event in a queue.
-#[derive(Debug)]
 struct QueuedEvent {
     /// Boxed, since the queues keep their capacity.
     event: Box<Event>,

@@ -51,12 +51,8 @@ const fn for_ever(healthy: bool) -> Phase {
 pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     let Some(failures) = failures else { return for_ever(true) };
     if failures.turn_unhealthy_after == Some(true) {
-        let left = failures.unhealthy_duration.0.saturating_sub(since_boot);
-        return if left.is_zero() {
-            for_ever(false)
-        } else {
-            Phase { healthy: true, changes_in: Some(left) }
-        };
+        let left = failures.unhealthy_duration.0.checked_sub(since_boot).filter(|left| !left.is_zero());
+        return Phase { healthy: left.is_some(), changes_in: left };
     }
     let (unhealthy, healthy) = periods(failures);
     if failures.turn_unhealthy_periodically != Some(true) || unhealthy.is_zero() {

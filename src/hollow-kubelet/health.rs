@@ -13,13 +13,6 @@ pub struct KubeletCondition {
     pub message: &'static str,
 }
 
-/// Ready condition of a healthy machine.
-pub const READY: KubeletCondition = KubeletCondition {
-    r#type: "Ready",
-    status: "True",
-    reason: "KubeletReady",
-    message: "kubelet is posting ready status",
-};
 /// Ready condition of a machine that fault injection makes unhealthy.
 pub const UNHEALTHY: KubeletCondition = KubeletCondition {
     r#type: "Ready",
@@ -33,10 +26,11 @@ pub const fn conditions(healthy: bool) -> [KubeletCondition; 4] {
     const fn fine(r#type: &'static str, reason: &'static str, message: &'static str) -> KubeletCondition {
         KubeletCondition { r#type, status: "False", reason, message }
     }
+    let ready = fine("Ready", "KubeletReady", "kubelet is posting ready status");
     [
         fine("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         fine("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
         fine("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        if healthy { READY } else { UNHEALTHY },
+        if healthy { KubeletCondition { status: "True", ..ready } } else { UNHEALTHY },
     ]
 }

@@ -21,7 +21,7 @@ impl Kubelet {
     /// State of the machine.
     pub fn state(&self, uid: &Arc<str>) -> MachineState {
         let node = Arc::clone(&self.machine.node);
-        MachineState { node, uid: Arc::clone(uid), lease_renewed: self.lease.renewed() }
+        MachineState { node, uid: Arc::clone(uid), lease_renewed: self.lease.renewed }
     }
 
     /// The machine as its endpoints show it; None without a Node, and while it is silent.

@@ -177,7 +177,7 @@ impl Hollow {
     pub fn serve(&self, options: server::ServerOptions, registry: &Registry) -> Result<Server, ServeError> {
         let machines = Arc::clone(&self.shared.coordinator) as Arc<dyn ServedMachines>;
         let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
-        self.shared.coordinator.lock().endpoints.listeners = Some(server.listeners());
+        self.shared.coordinator.lock().endpoints.listeners = Some(Arc::clone(&server.listeners));
         Ok(server)
     }
 

@@ -13,7 +13,6 @@ const OK: &str = "ok";
 const DROPPED: &str = "dropped";
 
 /// Metrics of all hollow kubelets of a process.
-#[derive(Clone, Debug)]
 pub struct Metrics {
     /// Number of machines.
     pub machines: IntGauge,
@@ -30,19 +29,16 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         // Failure labels exist only once they occur: thousands of machines are processes of their own.
         let writes = |name, help| counters(registry, (name, help), ["result"], [[OK]]);
+        let lease_delay = (
+            "kube_node_hollow_lease_delay_seconds",
+            "How late renewals of Leases start; at 30 a Lease has run out",
+        );
         Ok(Self {
             machines: gauge(
                 registry,
                 ("kube_node_hollow_machines", "Hollow machines carried by this process"),
             )?,
-            lease_delay: histogram(
-                registry,
-                (
-                    "kube_node_hollow_lease_delay_seconds",
-                    "How late renewals of Leases start; at 30 a Lease has run out",
-                ),
-                &DELAY_SECONDS,
-            )?,
+            lease_delay: histogram(registry, lease_delay, &DELAY_SECONDS)?,
             leases: writes("kube_node_hollow_lease_renewals_total", "Writes of Leases, by result")?,
             statuses: writes("kube_node_hollow_status_writes_total", "Writes of Node statuses, by result")?,
             pods: writes("kube_node_hollow_pod_status_writes_total", "Writes of pod statuses, by result")?,

@@ -37,8 +37,8 @@ const LABEL: (&str, &str) = (names::LABEL_NODE_CONTROLLER, "hollow");
 #[derive(Debug, Default)]
 pub struct NodeLease {
     known: Known,
-    /// Time of the last renewal.
-    renewed: Option<Timestamp>,
+    /// Time of the last renewal; None before the first.
+    pub renewed: Option<Timestamp>,
     /// True if the last write failed.
     failed: bool,
     failures: FailureCount,
@@ -67,11 +67,6 @@ impl NodeLease {
     /// A Lease that an earlier process may have left, last renewed at `renewed`.
     pub fn taken_over(renewed: Option<Timestamp>) -> Self {
         Self { known: Known::Present, renewed, ..Self::default() }
-    }
-
-    /// Time of the last renewal; None before the first.
-    pub fn renewed(&self) -> Option<Timestamp> {
-        self.renewed
     }
 
     /// Queues the next renewal for its due time, or for now if that is unknown.

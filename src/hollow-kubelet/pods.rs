@@ -6,7 +6,7 @@ use http::Method;
 use jiff::Timestamp;
 use kube_ext::transport::{Body, TransportError};
 use kube_node_api::PodEvents;
-use kube_node_cache::{Cache, PodView};
+use kube_node_cache::{Cache, NodeView, PodView};
 use serde_json::json;
 
 use super::{
@@ -33,7 +33,6 @@ const INVALID: &str = "InvalidAnnotation";
 const NO_SANDBOX: &str = "FailedCreatePodSandBox";
 
 /// A pod bound to a machine.
-#[derive(Debug)]
 struct Pod {
     /// The pod in the cache.
     view: Arc<PodView>,
@@ -93,18 +92,14 @@ pub struct Host<'a> {
 /// Pods of all machines of the process.
 pub struct Pods {
     pods: BTreeMap<Arc<str>, Pod>,
-    cache: Arc<Cache<PodView>>,
+    /// Cache of the pods of all machines.
+    pub cache: Arc<Cache<PodView>>,
 }
 
 impl Pods {
     /// Creates a part without pods; `cache` has the pods of all machines.
     pub fn new(cache: Arc<Cache<PodView>>) -> Self {
         Self { pods: BTreeMap::new(), cache }
-    }
-
-    /// Cache of the pods of all machines.
-    pub fn cache(&self) -> &Arc<Cache<PodView>> {
-        &self.cache
     }
 
     /// Address assigned here to a pod.
@@ -193,11 +188,8 @@ impl Pods {
         }
         let is_new = !pod.is_admitted() && view.deleted_at.is_none() && !view.is_finished();
         let result = if is_new {
-            let info = NodeInfo {
-                labels: &node.labels,
-                taints: &node.taints,
-                allocatable: &host.machine.shape.parsed,
-            };
+            let NodeView { labels, taints, .. } = &**node;
+            let info = NodeInfo { labels, taints, allocatable: &host.machine.shape.parsed };
             self.admit(uid, &view, info, schedule, now)?
         } else {
             AdmitResult::Admitted

@@ -54,11 +54,9 @@ pub async fn send_dedicated(
     requests: Vec<Request>,
 ) -> Result<String, TransportError> {
     let (client, rate) = (&dedicated.client, &*dedicated.rate);
-    let read = match requests.first() {
-        Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
-        _ => None,
-    };
-    if let Some(pod) = read.filter(|path| path.contains("/pods/")) {
+    if let Some(Request { method: Method::PATCH, path, .. }) = requests.first()
+        && let Some(pod) = path.strip_suffix("/status").filter(|path| path.contains("/pods/"))
+    {
         let _dropped = transport::send::<AnyObject>(client, Some(rate), Method::GET, pod, Body::None).await;
     }
     send(client, Some(rate), requests).await
@@ -135,7 +133,6 @@ impl UnderWay {
 
 /// Concurrency limiter (AIMD): lowers the number of requests under way while the server is overloaded or
 /// away, and raises it slowly afterwards.
-#[derive(Debug)]
 pub struct ConcurrencyLimiter {
     size: usize,
 }

@@ -76,7 +76,6 @@ pub struct Job {
 }
 
 /// All jobs, queued or handed out.
-#[derive(Debug)]
 pub struct Schedule {
     /// Origin of the batching intervals.
     start: Instant,
@@ -85,7 +84,7 @@ pub struct Schedule {
     queues: [Queue; PRIORITIES.len()],
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Queue {
     /// Queued jobs by due time; jobs handed out are not in here.
     by_time: BTreeSet<(Instant, Arc<str>)>,
@@ -113,8 +112,7 @@ impl Schedule {
         let at = if priority == Priority::Renewal { self.batched(at) } else { at };
         let Queue { by_time, jobs } = &mut self.queues[priority as usize];
         let job = jobs.entry(Arc::clone(uid)).or_default();
-        let earlier = job.at.is_none_or(|before| at < before);
-        if !earlier {
+        if job.at.is_some_and(|before| before <= at) {
             return;
         }
         if !job.in_progress {
@@ -130,14 +128,11 @@ impl Schedule {
     pub fn cancel(&mut self, priority: Priority, uid: &Arc<str>) {
         let Queue { by_time, jobs } = &mut self.queues[priority as usize];
         let Some(job) = jobs.get_mut(uid) else { return };
-        if job.in_progress {
-            job.at = None;
-            return;
-        }
-        if let Some(at) = job.at {
+        let at = job.at.take();
+        if let Some(at) = at.filter(|_| !job.in_progress) {
             by_time.remove(&(at, Arc::clone(uid)));
+            jobs.remove(uid);
         }
-        jobs.remove(uid);
     }
 
     /// Hands out the next due job.

@@ -64,11 +64,8 @@ impl ApiError {
     /// Returns true if a `test` of a JSON patch failed. The API server answers with 422, and names no cause as it
     /// does for an invalid object.
     pub fn is_failed_test(&self) -> bool {
-        let causes = self
-            .status()
-            .and_then(|status| status.details.as_ref())
-            .map_or(0, |details| details.causes.len());
-        self.is(422) && causes == 0
+        let details = self.status().and_then(|status| status.details.as_ref());
+        self.is(422) && details.is_none_or(|details| details.causes.is_empty())
     }
 
     /// Returns true if the object does not exist.
@@ -100,10 +97,8 @@ impl ApiError {
     }
 
     fn status(&self) -> Option<&Status> {
-        match self {
-            Self::Refused { status, .. } => Some(status),
-            _ => None,
-        }
+        let Self::Refused { status, .. } = self else { return None };
+        Some(status)
     }
 
     /// Message of a cause by its type.

@@ -162,10 +162,8 @@ pub fn own_address() -> Option<Ipv4Addr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     // An address reserved for documentation, which belongs to nobody.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-    match socket.local_addr().ok()?.ip() {
-        IpAddr::V4(address) if !address.is_loopback() && !address.is_unspecified() => Some(address),
-        _ => None,
-    }
+    let IpAddr::V4(address) = socket.local_addr().ok()?.ip() else { return None };
+    Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified())
 }
 
 #[cfg(test)]

@@ -53,11 +53,10 @@ impl ConnectionLimiter {
     pub fn admit(&self, address: Option<IpAddr>) -> ConnectionPermit {
         let mut connections = self.connections.lock();
         while connections.open.len() >= self.limit.max(1)
-            && let Some(victim) = connections.victim()
+            && let Some(id) = connections.victim()
+            && let Some(victim) = connections.open.remove(&id)
         {
-            if let Some(connection) = connections.open.remove(&victim) {
-                connection.evicted.cancel();
-            }
+            victim.evicted.cancel();
         }
         let id = connections.next;
         connections.next += 1;

@@ -64,10 +64,7 @@ pub fn random_range<T: SampleUniform, R: SampleRange<T>>(range: R) -> T {
 }
 
 /// Starts a task in the environment of the current one.
-pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future<Output: Send + 'static> + Send + 'static,
-{
+pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> JoinHandle<F::Output> {
     tokio::spawn(inherit(future))
 }
 

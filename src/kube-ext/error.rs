@@ -38,10 +38,8 @@ fn own_text(error: &(dyn Error + 'static)) -> String {
 fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     // A boxed source is an error of its own type.
     let boxed = error.downcast_ref::<Box<kube::Error>>().map(|boxed| &**boxed);
-    match boxed.or_else(|| error.downcast_ref())? {
-        kube::Error::Api(status) => Some(status),
-        _ => None,
-    }
+    let kube::Error::Api(status) = boxed.or_else(|| error.downcast_ref())? else { return None };
+    Some(status)
 }
 
 #[cfg(test)]

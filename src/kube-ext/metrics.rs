@@ -10,12 +10,8 @@ use prometheus::{
 
 /// Registers the gauge that shows the version of this build.
 pub fn build(registry: &Registry) -> Result<(), Error> {
-    let build = gauges(
-        registry,
-        ("kube_node_build_info", "Always 1, with the version of kube-node as its label"),
-        ["version"],
-        [[env!("CARGO_PKG_VERSION")]],
-    )?;
+    let name = ("kube_node_build_info", "Always 1, with the version of kube-node as its label");
+    let build = gauges(registry, name, ["version"], [])?;
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     Ok(())
 }

@@ -122,31 +122,26 @@ impl TlsFiles {
 }
 
 /// Current TLS configuration of a server, reloadable, and the material that it was made of.
-pub struct Certificates {
-    now: RwLock<(TlsMaterial, Arc<ServerConfig>)>,
-}
+pub struct Certificates(RwLock<(TlsMaterial, Arc<ServerConfig>)>);
 
 impl Certificates {
     /// Loads the certificates for the first time.
     pub fn load(material: TlsMaterial, now: Timestamp) -> Result<Self, TlsError> {
         let config = material.config(now)?;
-        Ok(Self { now: RwLock::new((material, config)) })
+        Ok(Self(RwLock::new((material, config))))
     }
 
     /// Configuration for the next connection.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.now.read().1)
+        Arc::clone(&self.0.read().1)
     }
 
     /// TLS handshake with a client, within a time limit. Returns the client's certificate too, if it shows one.
-    pub async fn accept<S>(
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
         limit: Duration,
-    ) -> io::Result<(TlsStream<S>, Option<CertificateDer<'static>>)>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    ) -> io::Result<(TlsStream<S>, Option<CertificateDer<'static>>)> {
         let stream = timeout(limit, TlsAcceptor::from(self.config()).accept(stream)).await??;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.map(|own| own.clone().into_owned());
@@ -155,12 +150,12 @@ impl Certificates {
 
     /// Loads the certificates again. Returns true if they have changed.
     pub fn reload(&self, material: TlsMaterial, now: Timestamp) -> Result<bool, TlsError> {
-        if self.now.read().0 == material {
+        if self.0.read().0 == material {
             // Certificates that have not changed may have expired.
             return material.chain(now).map(|_| false);
         }
         let config = material.config(now)?;
-        *self.now.write() = (material, config);
+        *self.0.write() = (material, config);
         Ok(true)
     }
 }
@@ -191,19 +186,16 @@ impl TlsMaterial {
         let chain = self.chain(now)?;
         let private = PrivateKeyDer::from_pem_slice(&key.text)
             .map_err(|source| holds_no(&key.path, "private key").because(source))?;
-        let client_ca = match clients {
-            ClientAuth::Known(ca) => Some(ca),
-            ClientAuth::Any(ca) => ca.as_ref(),
+        let (client_ca, is_optional) = match clients {
+            ClientAuth::Known(ca) => (Some(ca), false),
+            ClientAuth::Any(ca) => (ca.as_ref(), true),
         };
         let config = ServerConfig::builder_with_protocol_versions(&[&TLS13]);
         let config = match client_ca {
             None => config.with_no_client_auth(),
             Some(ca) => {
                 let verifier = WebPkiClientVerifier::builder(Arc::new(roots(ca, now)?));
-                let verifier = match clients {
-                    ClientAuth::Known(_) => verifier,
-                    ClientAuth::Any(_) => verifier.allow_unauthenticated(),
-                };
+                let verifier = if is_optional { verifier.allow_unauthenticated() } else { verifier };
                 let verifier = verifier.build().map_err(|source| {
                     let message = format!("{} is no authority to know clients by", ca.path.display());
                     TlsError::invalid(message).because(source)

@@ -34,9 +34,7 @@ const PROCESS: [(&str, &str); 2] =
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// Trace exporter of this process.
-pub struct Traces {
-    provider: SdkTracerProvider,
-}
+pub struct Traces(SdkTracerProvider);
 
 impl Traces {
     /// The exporter that the environment configures, None if it configures none. Needs a runtime.
@@ -53,16 +51,13 @@ impl Traces {
             .with_resource(resource())
             .with_span_processor(BatchSpanProcessor::builder(exporter).build())
             .build();
-        Ok(Some(Self { provider }))
+        Ok(Some(Self(provider)))
     }
 
     /// Layer that exports the spans of this process.
-    pub fn layer<S>(&self) -> impl Layer<S> + use<S>
-    where
-        S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
-    {
+    pub fn layer<S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync>(&self) -> impl Layer<S> + use<S> {
         tracing_opentelemetry::layer()
-            .with_tracer(self.provider.tracer("kube-node"))
+            .with_tracer(self.0.tracer("kube-node"))
             // Code locations and threads mean nothing to users.
             .with_location(false)
             .with_threads(false)
@@ -73,7 +68,7 @@ impl Traces {
 
     /// Exports the remaining spans, within a short time limit.
     pub async fn end(self) {
-        let ended = spawn_blocking(move || self.provider.shutdown_with_timeout(END_LIMIT)).await;
+        let ended = spawn_blocking(move || self.0.shutdown_with_timeout(END_LIMIT)).await;
         if let Ok(Err(error)) = ended {
             warn!(%error, "the last traces are lost");
         }
@@ -158,10 +153,9 @@ impl Settings {
         if !self.is_encrypted {
             return Ok(None);
         }
-        let mut tls = ClientTlsConfig::new();
-        tls = match &self.ca {
-            Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
-            None => tls.with_native_roots(),
+        let mut tls = match &self.ca {
+            Some(file) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(file)?)),
+            None => ClientTlsConfig::new().with_native_roots(),
         };
         if let Some((certificate, key)) = &self.identity {
             tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));

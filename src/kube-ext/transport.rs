@@ -78,10 +78,8 @@ pub enum TransportError {
 impl TransportError {
     /// HTTP status of a refusal.
     pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::Refused(status) => Some(status.code),
-            _ => None,
-        }
+        let Self::Refused(status) = self else { return None };
+        Some(status.code)
     }
 
     /// Returns true if the server is overloaded or unreachable, so that other requests would fare no better.

@@ -24,13 +24,9 @@ use super::{
 /// each with its release.
 pub(super) fn sort(dir: &Path) -> (Vec<&'static str>, Vec<String>) {
     let (mut fit, mut unfit) = (Vec::new(), Vec::new());
-    for name in CONTROL_PLANE {
-        let program = dir.join(name);
-        if !is_executable(&program) {
-            continue;
-        }
+    for name in CONTROL_PLANE.into_iter().filter(|name| is_executable(&dir.join(name))) {
         let wanted = if name == "etcd" { ETCD_VERSION } else { KUBERNETES_VERSION };
-        match release_of(&program) {
+        match release_of(&dir.join(name)) {
             release if release.is_some() && release == release_in(wanted) => fit.push(name),
             Some((major, minor)) => unfit.push(format!("{name} {major}.{minor}")),
             None => unfit.push(format!("{name} of no known release")),

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 
 pub use super::modules::{
     CNI_PLUGINS, CNI_VERSION, CONTAINERD_PROGRAMS, CONTAINERD_VERSION, CONTROL_PLANE, ETCD_VERSION, KUBEMARK,
@@ -74,14 +74,13 @@ impl Binaries {
     /// Uses a folder in which every named program must exist.
     fn in_dir(dir: &Path, names: &[&'static str], origin: &'static str) -> anyhow::Result<Self> {
         let missing = missing(dir, names);
-        if !missing.is_empty() {
-            bail!(
-                "{} has no {}: put the binaries of Kubernetes there ({}), or leave {origin} away to have them built",
-                dir.display(),
-                missing.join(", "),
-                names.join(", ")
-            );
-        }
+        ensure!(
+            missing.is_empty(),
+            "{} has no {}: put the binaries of Kubernetes there ({}), or leave {origin} away to have them built",
+            dir.display(),
+            missing.join(", "),
+            names.join(", ")
+        );
         let dir = std::path::absolute(dir).with_context(|| format!("cannot find {}", dir.display()))?;
         Ok(Self { dir })
     }

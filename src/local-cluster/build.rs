@@ -219,7 +219,8 @@ impl Batch {
         });
         let output = count.follow(&mut child).await;
         let status = child.wait().await;
-        let status = status.with_context(|| format!("cannot wait for the build of {}", self.what()))?;
+        let status =
+            status.with_context(|| format!("cannot wait for the build of {}", programs.join(", ")))?;
         ScopeGuard::into_inner(abandoned);
         if !status.success() {
             return Err(self.failed(&output, cache));
@@ -232,12 +233,8 @@ impl Batch {
         Ok(())
     }
 
-    fn what(&self) -> String {
-        self.programs.join(", ")
-    }
-
     fn failed(&self, output: &str, cache: &Path) -> anyhow::Error {
-        let (programs, detail) = (self.what(), go::last_errors(output, 2));
+        let (programs, detail) = (self.programs.join(", "), go::last_errors(output, 2));
         match go::classify(output) {
             Failure::DiskFull => anyhow!(disk_full(cache)),
             Failure::Network => anyhow!(

@@ -8,22 +8,9 @@ use strum::{Display, IntoStaticStr, VariantArray};
 use super::addresses::Addresses;
 
 /// A process of the cluster. The order of the variants is the start order; the stop order is the reverse.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    Display,
-    IntoStaticStr,
-    VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(Display, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Component {
     /// The storage of kube-apiserver.
@@ -65,10 +52,9 @@ impl Component {
 
     /// Health endpoint: a base URL and a path.
     pub fn health(self, addresses: &Addresses) -> Option<(String, &'static str)> {
+        let etcd = addresses.ports.etcd_metrics;
         let path = match self {
-            Self::Etcd => {
-                return Some((format!("http://127.0.0.1:{}", addresses.ports.etcd_metrics), "/health"));
-            }
+            Self::Etcd => return Some((format!("http://127.0.0.1:{etcd}"), "/health")),
             Self::RealNode => return addresses.network.map(|network| network.kubelet_health()),
             Self::KubeApiserver | Self::Operator => "/readyz",
             Self::KubeControllerManager | Self::KubeScheduler => "/healthz",

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client,
     api::ListParams,
@@ -100,18 +101,14 @@ fn is_ready(set: &NodeSet) -> bool {
 }
 
 fn stalled(set: Option<&NodeSet>) -> String {
-    let conditions = set.and_then(|set| set.status.as_ref()).map_or_else(
-        || "no status: no operator has looked at it".to_owned(),
-        |status| {
-            let conditions = status.conditions.iter().map(|condition| {
-                format!(
-                    "{}={} {}: {}",
-                    condition.type_, condition.status, condition.reason, condition.message
-                )
-            });
-            conditions.collect::<Vec<_>>().join("; ")
-        },
-    );
+    let describe = |condition: &Condition| {
+        let Condition { type_, status, reason, message, .. } = condition;
+        format!("{type_}={status} {reason}: {message}")
+    };
+    let conditions = match set.and_then(|set| set.status.as_ref()) {
+        Some(status) => status.conditions.iter().map(describe).collect::<Vec<_>>().join("; "),
+        None => "no status: no operator has looked at it".to_owned(),
+    };
     format!(
         "{} of {} nodes are Ready and no further one became so within {} s; NodeSet {NODE_SET}: {conditions}",
         set.map_or(0, ready_of),

@@ -83,21 +83,19 @@ impl Layout {
 
     /// Loads the state; `None` if the folder holds no cluster.
     pub fn load(&self) -> anyhow::Result<Option<State>> {
-        match self.state().try_exists() {
-            Ok(true) => Ok(Some(State::load(&self.state())?)),
-            Ok(false) => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.state().display())),
-        }
+        let path = self.state();
+        let exists = path.try_exists().with_context(|| format!("cannot read {}", path.display()))?;
+        exists.then(|| State::load(&path)).transpose()
     }
 
     /// Creates the folder if needed, checks that it is ours, and returns its state or a new one.
     pub fn prepare(&self, kubernetes_version: &str) -> anyhow::Result<State> {
         match fs::read_dir(&self.dir) {
             Ok(entries) => {
-                let foreign =
-                    entries.flatten().any(|entry| !EARLY.iter().any(|name| entry.file_name() == *name));
+                let is_new =
+                    entries.flatten().all(|entry| EARLY.iter().any(|name| entry.file_name() == *name));
                 ensure!(
-                    !foreign || self.state().exists(),
+                    is_new || self.state().exists(),
                     "{} is not empty and holds no kube-node cluster: use an empty or new folder",
                     self.dir.display()
                 );
@@ -115,23 +113,21 @@ impl Layout {
 
     /// Takes the right to run the cluster. A thread of a killed supervisor may hold the lock for a moment longer.
     pub async fn lock(&self) -> anyhow::Result<DirLock> {
-        let file = self.open_lock().with_context(|| not_writable(&self.dir))?;
+        let failed = || not_writable(&self.dir);
+        let file = self.open_lock().with_context(failed)?;
         let deadline = Instant::now() + LOCK_LIMIT;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(DirLock { _file: file }),
                 Err(TryLockError::WouldBlock) => {
-                    let supervisor = self.load().ok().flatten().and_then(|state| state.supervisor);
-                    let pid = supervisor.filter(|id| id.is_alive()).map(|id| id.pid);
-                    if pid.is_some() || Instant::now() >= deadline {
-                        let pid = pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+                    let running = self.load().ok().flatten().as_ref().and_then(supervisor);
+                    if running.is_some() || Instant::now() >= deadline {
+                        let pid = running.map(|id| format!(", pid {}", id.pid)).unwrap_or_default();
                         bail!("the cluster in {} is already running{pid}", self.dir.display());
                     }
                     sleep(LOCK_POLL).await;
                 }
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| not_writable(&self.dir));
-                }
+                Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
             }
         }
     }

@@ -19,10 +19,12 @@ use kube::{
     },
 };
 use kube_ext::error::refusal;
-use kube_node_api::names;
+use kube_node_api::names::FINALIZER_IN_USE;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
+
+use super::NAMESPACE;
 
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "kube-node-up";
@@ -49,8 +51,7 @@ pub(super) type Manifest = (DynamicObject, ApiResource);
 
 /// Applies the CRDs and the files, and waits until the CRDs are served.
 pub async fn install(client: &Client) -> anyhow::Result<()> {
-    tokio::try_join!(apply_crds(client), apply_files(client))?;
-    Ok(())
+    tokio::try_join!(apply_crds(client), apply_files(client)).map(drop)
 }
 
 /// Deletes everything that [`install`] applied, and waits until it is gone. The CRDs and their objects go
@@ -68,17 +69,12 @@ pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
 
 /// Removes our finalizer from the Secrets of our namespace. Call this only when no NodeClass is left.
 pub async fn release_secrets(client: &Client) -> anyhow::Result<()> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), super::NAMESPACE);
-    let failed = |name: &str| {
-        format!(
-            "cannot take the finalizer {} off Secret {name} in {}",
-            names::FINALIZER_IN_USE,
-            super::NAMESPACE
-        )
-    };
+    let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let failed =
+        |name: &str| format!("cannot take the finalizer {FINALIZER_IN_USE} off Secret {name} in {NAMESPACE}");
     for secret in api.list_metadata(&ListParams::default()).await.with_context(|| failed("*"))? {
         let mut finalizers = secret.finalizers().to_vec();
-        finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE);
+        finalizers.retain(|finalizer| finalizer != FINALIZER_IN_USE);
         if finalizers == secret.finalizers() {
             continue;
         }
@@ -94,16 +90,14 @@ pub async fn release_secrets(client: &Client) -> anyhow::Result<()> {
 
 /// Deletes objects and waits until all are gone.
 async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
-    for (object, resource) in &objects {
-        let deleted =
-            api(client, object, resource).delete(&object.name_any(), &DeleteParams::default()).await;
-        unless_gone(deleted).with_context(|| format!("cannot delete {}", title(object, resource)))?;
+    for manifest in &objects {
+        let deleted = api(client, manifest).delete(&manifest.0.name_any(), &DeleteParams::default()).await;
+        unless_gone(deleted).with_context(|| format!("cannot delete {}", title(manifest)))?;
     }
-    for (object, resource) in &objects {
+    for manifest in &objects {
         let is_gone = |object: Option<&DynamicObject>| object.is_none();
-        let title = title(object, resource);
-        let problem = format!("{title} is not gone: kubectl describe tells what holds it");
-        wait_for(api(client, object, resource), &object.name_any(), is_gone, GONE_LIMIT, &problem).await?;
+        let problem = format!("{} is not gone: kubectl describe tells what holds it", title(manifest));
+        wait_for(api(client, manifest), &manifest.0.name_any(), is_gone, GONE_LIMIT, &problem).await?;
     }
     Ok(())
 }
@@ -111,9 +105,9 @@ async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
 /// Objects of the files that do not exist, as kind and name.
 pub async fn absent(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut absent = Vec::new();
-    for (object, resource) in all()? {
-        let title = title(&object, &resource);
-        let there = api(client, &object, &resource).get_metadata_opt(&object.name_any()).await;
+    for manifest in all()? {
+        let title = title(&manifest);
+        let there = api(client, &manifest).get_metadata_opt(&manifest.0.name_any()).await;
         if there.with_context(|| format!("cannot read {title}"))?.is_none() {
             absent.push(title);
         }
@@ -123,16 +117,13 @@ pub async fn absent(client: &Client) -> anyhow::Result<Vec<String>> {
 
 /// Waits until an object meets a condition. `problem` names the condition that is not met. A watch that fails
 /// is started again, unless the API server denies it.
-pub(super) async fn wait_for<K>(
+pub(super) async fn wait_for<K: Clone + Debug + Send + DeserializeOwned + Resource + 'static>(
     api: Api<K>,
     name: &str,
     condition: impl Condition<K>,
     limit: Duration,
     problem: &str,
-) -> anyhow::Result<()>
-where
-    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
-{
+) -> anyhow::Result<()> {
     let is_met = |object: Option<&K>| condition.matches_object(object);
     let is_denied =
         |error: &wait::Error| refusal(error).is_some_and(|status| matches!(status.code, 401 | 403));
@@ -163,11 +154,11 @@ pub(super) fn unless_gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>
     }
 }
 
-fn title(object: &DynamicObject, resource: &ApiResource) -> String {
+fn title((object, resource): &Manifest) -> String {
     format!("{} {}", resource.kind, object.name_any())
 }
 
-fn api(client: &Client, object: &DynamicObject, resource: &ApiResource) -> Api<DynamicObject> {
+fn api(client: &Client, (object, resource): &Manifest) -> Api<DynamicObject> {
     match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
         None => Api::all_with(client.clone(), resource),
@@ -202,10 +193,10 @@ async fn apply_files(client: &Client) -> anyhow::Result<()> {
 }
 
 /// Server-side apply with force: fields of ours that another manager has changed become ours again.
-pub(super) async fn apply_manifest(client: &Client, (object, resource): &Manifest) -> anyhow::Result<()> {
-    let (api, params) = (api(client, object, resource), PatchParams::apply(FIELD_MANAGER).force());
-    let applied = api.patch(&object.name_any(), &params, &Patch::Apply(object)).await;
-    applied.map(drop).with_context(|| format!("cannot apply {}", title(object, resource)))
+pub(super) async fn apply_manifest(client: &Client, manifest: &Manifest) -> anyhow::Result<()> {
+    let (api, params) = (api(client, manifest), PatchParams::apply(FIELD_MANAGER).force());
+    let applied = api.patch(&manifest.0.name_any(), &params, &Patch::Apply(&manifest.0)).await;
+    applied.map(drop).with_context(|| format!("cannot apply {}", title(manifest)))
 }
 
 /// The CRDs.
@@ -222,15 +213,13 @@ fn all() -> anyhow::Result<Vec<Manifest>> {
 }
 
 pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
-    serde_norway::Deserializer::from_str(text)
-        .map(|document| {
-            let object =
-                DynamicObject::deserialize(document).with_context(|| format!("{file} is not valid"))?;
-            let gvk = object.types.as_ref().and_then(|types| GroupVersionKind::try_from(types).ok());
-            let gvk = gvk.with_context(|| format!("{file} holds an object without apiVersion and kind"))?;
-            Ok((object, ApiResource::from_gvk(&gvk)))
-        })
-        .collect()
+    let manifest = |document: serde_norway::Deserializer<'_>| {
+        let object = DynamicObject::deserialize(document).with_context(|| format!("{file} is not valid"))?;
+        let gvk = object.types.as_ref().and_then(|types| GroupVersionKind::try_from(types).ok());
+        let gvk = gvk.with_context(|| format!("{file} holds an object without apiVersion and kind"))?;
+        Ok((object, ApiResource::from_gvk(&gvk)))
+    };
+    serde_norway::Deserializer::from_str(text).map(manifest).collect()
 }
 
 #[cfg(test)]
@@ -245,7 +234,6 @@ mod tests {
     use kube_node_api::generated_name;
 
     use super::*;
-    use crate::NAMESPACE;
 
     #[test]
     fn every_binding_names_a_role_that_there_is() {

@@ -59,9 +59,6 @@ pub(super) static CONTAINERD: Module = Module {
 };
 
 pub(super) static RUNC: Module = Module {
-    name: "runc",
-    go_mod: include_str!("modules/runc/go.mod"),
-    go_sum: include_str!("modules/runc/go.sum"),
     // The code that enters namespaces is C: it runs before Go starts its threads.
     cgo: true,
     tags: "urfave_cli_no_docs,netgo,osusergo",
@@ -69,6 +66,7 @@ pub(super) static RUNC: Module = Module {
         "github.com/opencontainers/runc/libcontainer/seccomp/seccomp_unsupported.go",
         include_str!("modules/runc/seccomp.go"),
     )),
+    ..Module::plain("runc", include_str!("modules/runc/go.mod"), include_str!("modules/runc/go.sum"))
 };
 
 pub(super) static CNI: Module =
@@ -90,9 +88,8 @@ impl Module {
     pub(super) fn package(&self, program: &'static str) -> Option<&'static str> {
         let (tools, _) = self.go_mod.split_once("\ntool ")?.1.split_once("\nrequire")?;
         let name = Self::file_name(program);
-        tools
-            .split_ascii_whitespace()
-            .find(|path| path.trim_end_matches("/v3").rsplit('/').next() == Some(name))
+        let mut paths = tools.split_ascii_whitespace();
+        paths.find(|path| path.trim_end_matches("/v3").rsplit('/').next() == Some(name))
     }
 
     /// Go's name for the built program: the last part of its import path that is not a version.

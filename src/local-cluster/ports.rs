@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::tcp_proxy;
@@ -105,13 +105,10 @@ fn hold(port: u16, further: &[IpAddr]) -> Result<Vec<TcpListener>, (SocketAddr, 
 fn keep_or_choose(last: u16, further: &[IpAddr], reserved: &mut PortReservations) -> anyhow::Result<u16> {
     let random = || rand::random_range(RANGE);
     // 0 means that no port was chosen yet; bind would take it as any port.
-    let candidates = std::iter::once(last).filter(|&port| port != 0);
-    for port in candidates.chain(std::iter::repeat_with(random).take(ATTEMPTS)) {
-        if hold(port, further).is_ok() && reserved.reserve(port) {
-            return Ok(port);
-        }
-    }
-    bail!("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end)
+    let last = std::iter::once(last).filter(|&port| port != 0);
+    let mut candidates = last.chain(std::iter::repeat_with(random).take(ATTEMPTS));
+    let free = candidates.find(|&port| hold(port, further).is_ok() && reserved.reserve(port));
+    free.with_context(|| format!("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end))
 }
 
 #[cfg(test)]

@@ -124,11 +124,8 @@ impl SupervisedProcess {
                 }
             };
             // A full disk must not keep the component down: it is recorded later.
-            let recorded = self.record_current();
-            is_recorded = recorded.is_ok();
-            if let Err(error) = recorded {
-                self.log(&format!("cannot be recorded: {error:#}"));
-            }
+            let log = |error: &anyhow::Error| self.log(&format!("cannot be recorded: {error:#}"));
+            is_recorded = self.record_current().inspect_err(log).is_ok();
         }
     }
 

@@ -39,19 +39,6 @@ impl Progress {
     /// Starts a new step.
     pub fn step(&self, text: &str) {
         self.bar.reset_elapsed();
-        self.show(text);
-    }
-
-    /// Updates the progress of the present step. Without a terminal only some updates are printed.
-    pub fn update(&self, text: &str) {
-        if !self.bar.is_hidden() {
-            self.show(text);
-        } else if self.bar.elapsed() >= LINE_INTERVAL {
-            self.step(text);
-        }
-    }
-
-    fn show(&self, text: &str) {
         if self.bar.is_hidden() {
             self.line(text);
         } else {
@@ -59,10 +46,20 @@ impl Progress {
         }
     }
 
-    /// Prints a line that stays.
+    /// Updates the progress of the present step. Without a terminal only some updates are printed.
+    pub fn update(&self, text: &str) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(text.to_owned());
+        } else if self.bar.elapsed() >= LINE_INTERVAL {
+            self.step(text);
+        }
+    }
+
+    /// Prints a line that stays. Unlike `eprintln!`, ignores a closed standard error: the cluster keeps running
+    /// without a reader.
     pub fn line(&self, text: &str) {
         if !self.is_silent {
-            self.bar.suspend(|| print(text));
+            self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{text}")));
         }
     }
 
@@ -70,9 +67,4 @@ impl Progress {
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
-}
-
-/// Unlike `eprintln!`, ignores a closed standard error: the cluster keeps running without a reader.
-fn print(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }

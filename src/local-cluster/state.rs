@@ -47,11 +47,8 @@ pub struct State {
 impl State {
     /// State of a cluster that never ran.
     pub(super) fn new(kubernetes_version: &str) -> Self {
-        Self {
-            format_version: FORMAT_VERSION,
-            kubernetes_version: kubernetes_version.to_owned(),
-            ..Self::default()
-        }
+        let kubernetes_version = kubernetes_version.to_owned();
+        Self { format_version: FORMAT_VERSION, kubernetes_version, ..Self::default() }
     }
 
     /// Reads the file. The format is checked first: in another format the other fields may have any shape.

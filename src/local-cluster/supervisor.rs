@@ -229,15 +229,14 @@ impl Cluster {
 
     /// Starts the real node if the cluster has one, and waits until it takes pods.
     async fn start_real_node(&self, client: &Client) -> anyhow::Result<()> {
-        if self.addresses.network.is_none() {
-            if self.forget_real_node {
-                real_node::forget(client).await?;
-            }
-            return Ok(());
+        if self.addresses.network.is_some() {
+            real_node::unknown(client).await?;
+            self.start(Component::RealNode).await?;
+            real_node::wait_ready(client).await?;
+        } else if self.forget_real_node {
+            real_node::forget(client).await?;
         }
-        real_node::unknown(client).await?;
-        self.start(Component::RealNode).await?;
-        real_node::wait_ready(client).await
+        Ok(())
     }
 
     /// Stops everything, last started first, and releases the data folder.
@@ -304,13 +303,13 @@ impl Cluster {
 
 /// Address of this machine at which the kubelets of hollow machines are served.
 fn kubelet_address(progress: &Progress) -> IpAddr {
-    let address = own_address();
-    if address.is_none() {
+    let address = own_address().unwrap_or_else(|| {
         progress.line(
             "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
         );
-    }
-    address.unwrap_or(Ipv4Addr::LOCALHOST).into()
+        Ipv4Addr::LOCALHOST
+    });
+    address.into()
 }
 
 /// Removes repeated addresses and keeps the order of first mention.
@@ -372,8 +371,7 @@ fn tail(log: &Path) -> String {
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
-    let shown =
-        last.iter().map(|line| format!("  {}", line.chars().take(LOG_LINE_CHARS).collect::<String>()));
+    let shown = last.iter().map(|line| format!("  {line:.LOG_LINE_CHARS$}"));
     if last.is_empty() { "  (empty)".to_owned() } else { shown.collect::<Vec<_>>().join("\n") }
 }
 

@@ -18,10 +18,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use hollow_kubelet::{Hollow, MachineSpec};
 use kube::runtime::watcher;
-use kube_ext::{
-    admin::{Admin, Readiness},
-    process::signals,
-};
+use kube_ext::{admin::Admin, process::signals};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView, run_protobuf};
 use machine_identity::{Identity, IdentityOptions};
 use prometheus::Registry;
@@ -30,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    machine_args::{self, MachineArgs},
+    machine_args::{self, MachineArgs, readiness},
     machine_dir::MachineDir,
 };
 
@@ -65,7 +62,9 @@ impl HollowNode {
         // These tasks finish their responses and writes under way at shutdown.
         let mut tasks = JoinSet::new();
         if let Some(address) = args.probes() {
-            let readiness = readiness(Arc::clone(&nodes), args.node.clone());
+            let (nodes, node) = (Arc::clone(&nodes), args.node.clone());
+            let posted = move || nodes.get(&node).is_some_and(|node| node.kubelet_version.is_some());
+            let readiness = readiness("no status was accepted yet", posted);
             let admin = Admin::bind(address, "--probe-port").await?;
             tasks.spawn(admin.serve(registry.clone(), readiness, shutdown.clone()));
         }
@@ -124,14 +123,6 @@ async fn commands(commands: &[String]) -> anyhow::Result<()> {
         ensure!(status.success(), "provisioning.commands[{index}] failed with {status}: {beginning}");
     }
     Ok(())
-}
-
-/// Ready once the API server has accepted a status.
-fn readiness(nodes: Arc<Cache<NodeView>>, node: String) -> Readiness {
-    Arc::new(move || {
-        let posted = nodes.get(&node).is_some_and(|node| node.kubelet_version.is_some());
-        if posted { Vec::new() } else { vec!["no status was accepted yet".to_owned()] }
-    })
 }
 
 /// Notices that the Node is gone, or that another Node has its name.

@@ -4,11 +4,15 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::Context;
 use clap::Args;
-use kube_ext::telemetry::{self, LogFormat};
+use kube_ext::{
+    admin::Readiness,
+    telemetry::{self, LogFormat},
+};
 
 /// Arguments of `hollow-node` and `kubemark-proxy`.
 #[derive(Debug, Args)]
@@ -35,6 +39,11 @@ impl MachineArgs {
     pub(crate) fn probes(&self) -> Option<SocketAddr> {
         self.probe_port.map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
     }
+}
+
+/// Ready once `is_ready` returns true; `why` says what is missing until then.
+pub(crate) fn readiness(why: &'static str, is_ready: impl Fn() -> bool + Send + Sync + 'static) -> Readiness {
+    Arc::new(move || if is_ready() { Vec::new() } else { vec![why.to_owned()] })
 }
 
 /// Runs the program on one thread: it has little to do, and thousands of them run on few cores.

@@ -16,17 +16,11 @@ use kube::{
     Client, Config,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
-use kube_ext::connection;
+use kube_ext::{connection, environment};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
 use super::{IdentityError, store::Certificate};
-
-/// The parsed file.
-pub(super) struct Bootstrap {
-    path: PathBuf,
-    config: Config,
-}
 
 /// The used claims of a token.
 #[derive(Deserialize)]
@@ -34,42 +28,41 @@ struct TokenPayload {
     exp: i64,
 }
 
-impl Bootstrap {
-    pub(super) async fn read(path: &Path) -> Result<Self, IdentityError> {
-        let config = async {
-            let file: Kubeconfig = serde_json::from_slice(&fs::read(path)?)?;
-            anyhow::Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
-        };
-        let config = config.await.with_context(|| {
-            let path = path.display();
-            format!("the bootstrap kubeconfig {path} cannot be used: it must be as the operator writes it")
-        });
-        Ok(Self { path: path.to_owned(), config: config.map_err(IdentityError::NoToken)? })
-    }
+/// Reads the file at `path`.
+async fn read(path: &Path) -> Result<Config, IdentityError> {
+    let config = async {
+        let file: Kubeconfig = serde_json::from_slice(&fs::read(path)?)?;
+        anyhow::Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+    };
+    let config = config.await.with_context(|| {
+        let path = path.display();
+        format!("the bootstrap kubeconfig {path} cannot be used: it must be as the operator writes it")
+    });
+    config.map_err(IdentityError::NoToken)
+}
 
-    /// A client that authenticates by the token.
-    pub(super) fn token_client(self) -> Result<TokenClient, IdentityError> {
-        let Some(token) = &self.config.auth_info.token else {
-            let path = self.path.display();
-            let error = anyhow!("the bootstrap kubeconfig {path} has no token of a ServiceAccount");
-            return Err(IdentityError::NoToken(error));
-        };
-        let expires = expiry(token.expose_secret());
-        let client = self.client_with(self.config.auth_info.clone())?;
-        Ok(TokenClient { client, stored: expires.map(|expires| (self.path, expires)) })
-    }
+/// A client that authenticates by the token of the file at `path`.
+pub(super) async fn token_client(path: &Path) -> Result<TokenClient, IdentityError> {
+    let config = read(path).await?;
+    let Some(token) = &config.auth_info.token else {
+        let path = path.display();
+        let error = anyhow!("the bootstrap kubeconfig {path} has no token of a ServiceAccount");
+        return Err(IdentityError::NoToken(error));
+    };
+    let stored = expiry(token.expose_secret()).map(|expires| (path.to_owned(), expires));
+    Ok(TokenClient { client: client(config)?, stored })
+}
 
-    /// A client that authenticates by the certificate.
-    pub(super) fn certificate_client(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
-        self.client_with(showing(certificate))
-    }
+/// A client for the API server of the file at `path` that authenticates by the certificate.
+pub(super) async fn certificate_client(path: &Path, shown: &Certificate) -> Result<Client, IdentityError> {
+    let mut config = read(path).await?;
+    config.auth_info = showing(shown);
+    client(config)
+}
 
-    fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
-        let mut config = self.config.clone();
-        config.auth_info = auth_info;
-        let url = config.cluster_url.to_string();
-        Ok(connection::client(config).with_context(|| format!("cannot make a client for {url}"))?)
-    }
+fn client(config: Config) -> Result<Client, IdentityError> {
+    let url = config.cluster_url.to_string();
+    Ok(connection::client(config).with_context(|| format!("cannot make a client for {url}"))?)
 }
 
 /// Credentials of a certificate only.
@@ -92,8 +85,8 @@ pub struct TokenClient {
 
 impl TokenClient {
     /// Reason why the API server refuses the token of `node`.
-    pub(super) fn refused(self, node: &str, now: Timestamp) -> IdentityError {
-        match self.stored.filter(|(_, expires)| *expires <= now) {
+    pub(super) fn refused(self, node: &str) -> IdentityError {
+        match self.stored.filter(|(_, expires)| *expires <= environment::now()) {
             Some((path, since)) => IdentityError::NoToken(anyhow!(
                 "the token in {} expired at {since}: the operator replaces it while it runs; see its logs, or delete the pod",
                 path.display()

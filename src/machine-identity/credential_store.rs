@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use kube::Client;
 
-use super::{IdentityError, bootstrap::Bootstrap, store};
+use super::{IdentityError, bootstrap, store};
 pub use super::{bootstrap::TokenClient, store::Certificate};
 
 /// Source of the bootstrap token, and storage of the certificate.
@@ -37,11 +37,11 @@ pub struct Folders {
 
 impl CredentialStore for Folders {
     async fn token_client(&self, _: &str) -> Result<TokenClient, IdentityError> {
-        Bootstrap::read(&self.bootstrap).await?.token_client()
+        bootstrap::token_client(&self.bootstrap).await
     }
 
     async fn certificate_client(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
-        Bootstrap::read(&self.bootstrap).await?.certificate_client(certificate)
+        bootstrap::certificate_client(&self.bootstrap, certificate).await
     }
 
     fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {

@@ -24,6 +24,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube_ext::{backoff::Backoff, environment, error::chain};
 use kube_node_api::{machine_identity::LIFETIME_MAX, time::passed};
+use parking_lot::RwLock;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -32,11 +33,9 @@ pub use error::IdentityError;
 pub use memory::{BootstrapClient, MemoryStore};
 pub use request::PendingCsr;
 
-use self::rotating::Rotating;
+use self::rotating::rotating;
 pub use self::store::Certificate;
 
-/// Requested lifetime of a certificate: all that is granted.
-pub const LIFETIME: Duration = LIFETIME_MAX;
 /// Time of renewal, as a fraction of the certificate's lifetime; random, so that machines created together do
 /// not stay together.
 pub const RENEW_AT: RangeInclusive<f64> = 0.7..=0.9;
@@ -71,14 +70,15 @@ impl IdentityOptions {
 impl<P> IdentityOptions<P> {
     /// Options with a credential store and the default times.
     pub fn at(node: impl Into<String>, store: P) -> Self {
-        Self { node: node.into(), store, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
+        Self { node: node.into(), store, lifetime: LIFETIME_MAX, renew_at: RENEW_AT, patience: PATIENCE }
     }
 }
 
 /// Identity of a machine.
 pub struct Identity<P = Folders> {
     options: IdentityOptions<P>,
-    rotating: Arc<Rotating>,
+    /// Client of the newest certificate.
+    newest: Arc<RwLock<Client>>,
     certificate: Certificate,
 }
 
@@ -98,24 +98,18 @@ impl<P: CredentialStore> Identity<P> {
             info!(until = %stored.not_after, "going on with the certificate that is kept");
             stored
         } else {
-            let mut retries = Retries::until(Instant::now() + options.patience);
-            let made = loop {
-                match pending_csr.with_token(&options).await {
-                    Ok(made) => break made,
-                    Err(error) => retries.wait_after(error).await?,
-                }
-            };
-            options.store.save(&made)?;
+            let deadline = Instant::now() + options.patience;
+            let made = certify(&options, pending_csr, None, deadline).await?;
             info!(until = %made.not_after, "the certificate is issued");
             made
         };
         let client = options.store.certificate_client(&certificate).await?;
-        Ok(Self { rotating: Rotating::new(client), options, certificate })
+        Ok(Self { newest: Arc::new(RwLock::new(client)), options, certificate })
     }
 
     /// A client that always uses the newest certificate. Clones share its connections.
     pub fn client(&self) -> Client {
-        self.rotating.client()
+        rotating(&self.newest)
     }
 
     /// Renews the certificate in time for as long as possible; returns the error that ends this.
@@ -127,41 +121,31 @@ impl<P: CredentialStore> Identity<P> {
         }
     }
 
-    /// Waits until the renewal is due, and renews the certificate. Later requests use a new connection;
-    /// requests on the former one should be dropped.
+    /// Waits until the renewal is due, and renews the certificate: by itself while it is accepted, then by the token
+    /// of the bootstrap kubeconfig. Later requests use a new connection; requests on the former one should be
+    /// dropped.
     pub async fn renewed(&mut self) -> Result<(), IdentityError> {
         let renewal = self.certificate.renewal(&self.options.renew_at);
         sleep(until(renewal)).await;
-        self.renew().await
+        // While the certificate is valid, a failure costs nothing.
+        let deadline = Instant::now() + until(self.certificate.not_after) + self.options.patience;
+        let client = self.client();
+        let made = certify(&self.options, &mut PendingCsr::default(), Some(&client), deadline).await?;
+        self.connect_anew(&made).await?;
+        info!(until = %made.not_after, "the certificate is renewed");
+        self.certificate = made;
+        Ok(())
     }
 
     /// Ends all connections, once the requests on them are dropped. The next request opens another one.
     pub async fn hang_up(&self) -> Result<(), IdentityError> {
-        self.rotating.replace(self.options.store.certificate_client(&self.certificate).await?);
-        Ok(())
+        self.connect_anew(&self.certificate).await
     }
 
-    /// Renews by the certificate itself while it is accepted, then by the token of the bootstrap kubeconfig.
-    async fn renew(&mut self) -> Result<(), IdentityError> {
-        // While the certificate is valid, a failure costs nothing.
-        let lives = until(self.certificate.not_after);
-        let mut retries = Retries::until(Instant::now() + lives + self.options.patience);
-        let client = self.client();
-        let mut pending_csr = PendingCsr::default();
-        let made = loop {
-            let mut made = pending_csr.with_client(&client, &self.options).await;
-            if made.as_ref().is_err_and(IdentityError::is_unauthenticated) {
-                made = pending_csr.with_token(&self.options).await;
-            }
-            match made {
-                Ok(made) => break made,
-                Err(error) => retries.wait_after(error).await?,
-            }
-        };
-        self.options.store.save(&made)?;
-        self.rotating.replace(self.options.store.certificate_client(&made).await?);
-        info!(until = %made.not_after, "the certificate is renewed");
-        self.certificate = made;
+    /// Sends all later requests by a new client, which authenticates by the certificate.
+    async fn connect_anew(&self, certificate: &Certificate) -> Result<(), IdentityError> {
+        let client = self.options.store.certificate_client(certificate).await?;
+        *self.newest.write() = client;
         Ok(())
     }
 }
@@ -171,25 +155,32 @@ fn until(time: Timestamp) -> Duration {
     passed(environment::now(), time)
 }
 
-/// Retries until a deadline.
-struct Retries {
+/// Obtains and stores a certificate: by `client` while the API server accepts its certificate, otherwise by the token.
+/// Retries temporary failures until `deadline`; a permanent one is returned at once.
+async fn certify<P: CredentialStore>(
+    options: &IdentityOptions<P>,
+    pending_csr: &mut PendingCsr,
+    client: Option<&Client>,
     deadline: Instant,
-    backoff: Backoff,
-}
-
-impl Retries {
-    fn until(deadline: Instant) -> Self {
-        Self { deadline, backoff: BACKOFF }
-    }
-
-    /// Waits after a failure; returns the error if it is permanent or the time is over.
-    async fn wait_after(&mut self, error: IdentityError) -> Result<(), IdentityError> {
-        let wait = self.backoff.wait();
-        if !error.is_temporary() || Instant::now() + wait >= self.deadline {
+) -> Result<Certificate, IdentityError> {
+    let mut backoff = BACKOFF;
+    loop {
+        let mut made = match client {
+            Some(client) => pending_csr.with_client(client, options).await,
+            None => pending_csr.with_token(options).await,
+        };
+        if client.is_some() && made.as_ref().is_err_and(IdentityError::is_unauthenticated) {
+            made = pending_csr.with_token(options).await;
+        }
+        let error = match made {
+            Ok(made) => return options.store.save(&made).map(|()| made),
+            Err(error) => error,
+        };
+        let wait = backoff.wait();
+        if !error.is_temporary() || Instant::now() + wait >= deadline {
             return Err(error);
         }
         warn!(error = chain(&error), "no certificate yet, trying again");
         sleep(wait).await;
-        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
-use kube_ext::{call::call, environment};
+use kube_ext::call::call;
 use kube_node_api::machine_identity::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -43,13 +43,10 @@ impl PendingCsr {
         options: &IdentityOptions<P>,
     ) -> Result<Certificate, IdentityError> {
         let by_token = options.store.token_client(&options.node).await?;
-        self.with_client(&by_token.client, options).await.map_err(|error| {
-            if error.is_unauthenticated() {
-                by_token.refused(&options.node, environment::now())
-            } else {
-                error
-            }
-        })
+        match self.with_client(&by_token.client, options).await {
+            Err(error) if error.is_unauthenticated() => Err(by_token.refused(&options.node)),
+            made => made,
+        }
     }
 
     /// Obtains a certificate by `client`.
@@ -86,10 +83,7 @@ impl PendingCsr {
     }
 }
 
-fn request<P>(
-    options: &IdentityOptions<P>,
-    key: &KeyPair,
-) -> Result<CertificateSigningRequest, IdentityError> {
+fn request<P>(options: &IdentityOptions<P>, key: &KeyPair) -> anyhow::Result<CertificateSigningRequest> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, GROUP);
@@ -155,9 +149,8 @@ async fn change(
         let events = call("follow the request for a certificate", api.watch(&params, version)).await?;
         pin_mut!(events);
         while let Ok(Some(event)) = events.try_next().await {
-            if let WatchEvent::Added(changed) | WatchEvent::Modified(changed) | WatchEvent::Deleted(changed) =
-                event
-            {
+            use WatchEvent::{Added, Deleted, Modified};
+            if let Added(changed) | Modified(changed) | Deleted(changed) = event {
                 return Ok(changed);
             }
         }

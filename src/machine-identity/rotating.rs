@@ -10,31 +10,15 @@ use kube::{Client, client::Body};
 use parking_lot::RwLock;
 use tower::service_fn;
 
-/// The newest client, shared with the client that forwards requests to it.
-pub(super) struct Rotating {
-    newest: RwLock<Client>,
-}
-
-impl Rotating {
-    pub(super) fn new(client: Client) -> Arc<Self> {
-        Arc::new(Self { newest: RwLock::new(client) })
-    }
-
-    /// Sends all later requests by `client`.
-    pub(super) fn replace(&self, client: Client) {
-        *self.newest.write() = client;
-    }
-
-    /// A client that forwards each request to the newest one.
-    pub(super) fn client(self: &Arc<Self>) -> Client {
-        let rotating = Arc::clone(self);
-        let namespace = self.newest.read().default_namespace().to_owned();
-        let service = service_fn(move |request: http::Request<Body>| {
-            let client = rotating.newest.read().clone();
-            async move { client.send(request).await }
-        });
-        Client::new(service, namespace)
-    }
+/// A client that forwards each request to the newest one.
+pub(super) fn rotating(newest: &Arc<RwLock<Client>>) -> Client {
+    let namespace = newest.read().default_namespace().to_owned();
+    let newest = Arc::clone(newest);
+    let service = service_fn(move |request: http::Request<Body>| {
+        let client = newest.read().clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, namespace)
 }
 
 #[cfg(test)]
@@ -57,10 +41,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_handed_out_before_uses_the_newest() {
-        let rotating = Rotating::new(answering("first"));
-        let client = rotating.client();
+        let newest = Arc::new(RwLock::new(answering("first")));
+        let client = rotating(&newest);
         assert_eq!(response(&client).await, "first");
-        rotating.replace(answering("second"));
+        *newest.write() = answering("second");
         assert_eq!(response(&client).await, "second");
     }
 }

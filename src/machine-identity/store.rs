@@ -2,7 +2,7 @@
 
 use std::{fs, io, ops::RangeInclusive, path::Path};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use jiff::Timestamp;
 use kube_ext::{environment, files::write_private};
 use rcgen::KeyPair;
@@ -31,12 +31,9 @@ impl Certificate {
         let first = Pem::iter_from_buffer(pem.as_bytes()).next();
         let first = first.and_then(Result::ok).ok_or_else(|| unusable("it is not PEM"))?;
         let parsed = first.parse_x509().map_err(|_| unusable("it is no X.509 certificate"))?;
-        if !is_of(&parsed, node) {
-            return Err(unusable("it is somebody else's"));
-        }
-        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
-            return Err(unusable("it is for another key"));
-        }
+        ensure!(is_of(&parsed, node), unusable("it is somebody else's"));
+        let is_for_key = parsed.public_key().subject_public_key.data == key.public_key_raw();
+        ensure!(is_for_key, unusable("it is for another key"));
         let at = |time: ASN1Time| {
             Timestamp::from_second(time.timestamp()).map_err(|_| unusable("its life is out of all bounds"))
         };

@@ -21,7 +21,7 @@ use kube::{
 use kube_ext::call::{ApiError, call};
 use kube_node_api::{machine_identity::Account, names};
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Shortest lifetime of a token that the API server grants.
 pub const LIFETIME_MIN: Duration = Duration::from_mins(10);
@@ -75,7 +75,7 @@ pub async fn request(
 /// Bootstrap kubeconfig of a machine. `server` is the URL at which the machine reaches the API server, `ca`
 /// the certificate authority of the API server (PEM).
 pub fn bootstrap_kubeconfig(server: &str, ca: &str, token: &Token) -> String {
-    let ca: Value = serde_json::to_value(ByteString(ca.as_bytes().to_vec())).unwrap_or_default();
+    let ca = ByteString(ca.as_bytes().to_vec());
     // JSON is YAML.
     json!({
         "apiVersion": "v1",

@@ -34,10 +34,8 @@ impl Caches {
                 ("nodesets", caches.sets.in_sync()),
                 ("leases of hosts", caches.hosts.in_sync()),
             ];
-            all.into_iter()
-                .filter(|(_, in_sync)| !in_sync)
-                .map(|(name, _)| format!("no list of {name} yet"))
-                .collect()
+            let missing = all.into_iter().filter(|(_, in_sync)| !in_sync);
+            missing.map(|(name, _)| format!("no list of {name} yet")).collect()
         })
     }
 

@@ -134,9 +134,7 @@ pub(super) fn start(
 pub(super) async fn in_sync(machines: &Hollow, ready: &Readiness) {
     match timeout(LEASES_LIMIT, machines.read_leases()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            warn!(error = chain(&error), "no Lease is known: they are renewed in no order");
-        }
+        Ok(Err(error)) => warn!(error = chain(&error), "no Lease is known: they are renewed in no order"),
         Err(_) => warn!("no Lease is known in time: they are renewed in no order"),
     }
     while !ready().is_empty() {

@@ -9,6 +9,7 @@ mod task_group;
 
 use std::{net::SocketAddr, sync::Arc};
 
+use futures::future::OptionFuture;
 use hollow_kubelet::server;
 use kube::Client;
 use kube_ext::{
@@ -16,10 +17,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics,
 };
-use kube_node_controllers::{
-    Access, ProviderIdPrefix, autoscaler, inventory,
-    preflight::{self, Preflight},
-};
+use kube_node_controllers::{Access, ProviderIdPrefix, autoscaler, inventory, preflight};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -84,15 +82,9 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     let mut election =
         options.election.clone().map(|options| Election::new(client.clone(), options, leadership.clone()));
     // The election starts before the watches: a process that leads at once need not list twice.
-    let begun = async {
-        match &mut election {
-            Some(election) => election.begin().await,
-            None => Ok(true),
-        }
-    };
-    let Some(leads) = shutdown.run_until_cancelled(begun).await.transpose()? else {
-        return leave(election).await;
-    };
+    let begun = OptionFuture::from(election.as_mut().map(Election::begin));
+    let Some(begun) = shutdown.run_until_cancelled(begun).await else { return leave(election).await };
+    let leads = begun.transpose()?.unwrap_or(true);
     let fenced = access.fenced(leadership.fence())?;
     let namespace = options.namespace.clone();
     tasks.spawn(async move { access.preflight(&client, &namespace).definitions().await });
@@ -128,7 +120,7 @@ async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String>
     kubelets.rights(preflight::HOLLOW).await?;
     *endpoints = kubelets.endpoints(endpoints.take()).await?;
     if let Some(leader::ElectionOptions { namespace, name, .. }) = election {
-        Preflight { namespace, ..operator }.election(name).await?;
+        preflight::Preflight { namespace, ..operator }.election(name).await?;
     }
     let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));
     operator.no_other_leader(election).await?;

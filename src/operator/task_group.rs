@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use futures::FutureExt;
-use hollow_kubelet::{
-    Hollow,
-    server::{self, ServeError},
-};
+use hollow_kubelet::{Hollow, server};
 use kube_ext::{
     admin::{Admin, Readiness},
     environment::inherit,
@@ -64,24 +61,17 @@ impl TaskGroup {
     ) -> anyhow::Result<()> {
         let Some(options) = options else { return Ok(()) };
         match hollow.serve(options, registry) {
-            Ok(server) => {
-                let stop = self.shutdown.clone();
-                self.spawn_until_done(server.run(stop));
-                Ok(())
-            }
-            Err(ServeError::Metrics(error)) => Err(error.into()),
+            Ok(server) => self.spawn_until_done(server.run(self.shutdown.clone())),
+            Err(server::ServeError::Metrics(error)) => return Err(error.into()),
             // Machines work without endpoints.
-            Err(error) => {
-                warn!(error = chain(&error), "kubelets are not served");
-                Ok(())
-            }
+            Err(error) => warn!(error = chain(&error), "kubelets are not served"),
         }
+        Ok(())
     }
 
     /// Spawns the server of the admin port.
     pub(super) fn serve(&mut self, admin: Admin, registry: Registry, readiness: Readiness) {
-        let stop = self.shutdown.clone();
-        self.spawn_until_done(admin.serve(registry, readiness, stop));
+        self.spawn_until_done(admin.serve(registry, readiness, self.shutdown.clone()));
     }
 
     /// Waits until a task ends. No task should.

@@ -76,10 +76,8 @@ pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timesta
                     condition.r#type == unhealthy.r#type && condition.status == unhealthy.status
                 });
                 if let Some(condition) = condition {
-                    consider(
-                        DisruptionReason::Unhealthy,
-                        left(condition.since.unwrap_or(now), unhealthy.r#for.0, now),
-                    );
+                    let left = left(condition.since.unwrap_or(now), unhealthy.r#for.0, now);
+                    consider(DisruptionReason::Unhealthy, left);
                 }
             }
         } else if let Some(timeout) = rules.startup_timeout {

@@ -134,11 +134,8 @@ impl DrainPlan {
 
 /// Plans one reconciliation of a drain.
 pub fn plan(pods: &[Pod], policy: &Drain, progress: DrainProgress, now: Timestamp) -> DrainPlan {
-    let over = |grace: Duration| {
-        policy
-            .timeout
-            .is_some_and(|timeout| left(progress.began, timeout.0.saturating_add(grace), now).is_zero())
-    };
+    let is_past = |time: Duration| left(progress.began, time, now).is_zero();
+    let over = |grace| policy.timeout.is_some_and(|timeout| is_past(timeout.0.saturating_add(grace)));
     let bound: Vec<&Pod> = pods.iter().filter(|pod| pod.fate != Fate::Stays && !pod.finished).collect();
     // An unreachable kubelet confirms no termination, so a pod past its grace period does not delay the drain.
     let lost = |pod: &Pod| progress.unreachable && pod.gone_by.is_some_and(|by| by <= now);

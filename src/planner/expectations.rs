@@ -56,11 +56,8 @@ impl Expectations {
     pub fn seen(&mut self, name: &str, version: &str, leaving: bool) {
         self.creations.remove(name);
         // A deletion has its version as precondition: another version that is not leaving means that it failed.
-        let over = self
-            .deletions
-            .get(name)
-            .is_some_and(|deletion| leaving || deletion.as_ref().is_some_and(|sent| sent != version));
-        if over {
+        let is_over = |sent: &Option<String>| leaving || sent.as_ref().is_some_and(|sent| sent != version);
+        if self.deletions.get(name).is_some_and(is_over) {
             self.deletions.remove(name);
         }
     }

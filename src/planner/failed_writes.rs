@@ -73,10 +73,8 @@ impl FailedWrites {
     /// its kind: they are due at once.
     pub fn succeeded(&mut self, write: Write, node: &str, now: Timestamp) {
         if self.0.remove(&(write, node.to_owned())).is_some() {
-            for ((kind, _), failure) in &mut self.0 {
-                if *kind == write {
-                    failure.retry_at = failure.retry_at.min(now);
-                }
+            for (_, failure) in self.0.iter_mut().filter(|((kind, _), _)| *kind == write) {
+                failure.retry_at = failure.retry_at.min(now);
             }
         }
     }

@@ -22,6 +22,21 @@ const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
 /// Reason of the Ready condition until a kubelet reports.
 pub const PROVISIONING: &str = "Provisioning";
 
+/// Sources of a set's Nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Blueprint<'a> {
+    /// Name of the set.
+    pub set: &'a str,
+    /// Name of the class.
+    pub class: &'a str,
+    /// Revision of the machines.
+    pub revision: &'a str,
+    /// Specification of the machines.
+    pub machine: &'a ResolvedMachine,
+    /// Merged templates of class and set.
+    pub template: &'a DesiredTemplate,
+}
+
 /// Identity and origin of a Node.
 #[derive(Clone, Debug)]
 pub struct NodeOrigin<'a> {
@@ -60,7 +75,8 @@ pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
 /// The Node has Ready=False and no allocatable resources yet: the node lifecycle controller treats a Node
 /// *without* a Ready condition as able to take pods.
 pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -> Node {
-    let labels = labels(&origin, desired);
+    let NodeOrigin { name, set, class, revision, machine, .. } = origin;
+    let labels = labels(name, Blueprint { set, class, revision, machine, template: desired });
     let mut annotations = desired.annotations.clone();
     // With the right value for the cluster size, the ttl controller has nothing to write.
     annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
@@ -74,14 +90,14 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
     }
     Node {
         metadata: Some(ObjectMeta {
-            name: Some(origin.name.to_owned()),
+            name: Some(name.to_owned()),
             labels,
             annotations,
             finalizers: vec![names::FINALIZER_MACHINE.to_owned()],
             owner_references: vec![OwnerReference {
                 api_version: Some(origin.owner_api_version.to_owned()),
                 kind: Some("NodeSet".to_owned()),
-                name: Some(origin.set.to_owned()),
+                name: Some(set.to_owned()),
                 uid: Some(origin.owner_uid.to_owned()),
                 controller: Some(true),
                 block_owner_deletion: None,
@@ -103,14 +119,14 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
 }
 
 /// All labels of a Node: those of the template, of a kubelet and ours.
-pub(super) fn labels(origin: &NodeOrigin<'_>, desired: &DesiredTemplate) -> BTreeMap<String, String> {
-    let mut labels = desired.labels.clone();
-    let machine = origin.machine;
-    labels.extend(well_known_labels(origin.name, machine.machine_type.as_deref()));
+pub(super) fn labels(name: &str, blueprint: Blueprint<'_>) -> BTreeMap<String, String> {
+    let Blueprint { set, class, revision, machine, template } = blueprint;
+    let mut labels = template.labels.clone();
+    labels.extend(well_known_labels(name, machine.machine_type.as_deref()));
     let owned = [
-        (names::LABEL_NODESET, origin.set),
-        (names::LABEL_NODECLASS, origin.class),
-        (names::LABEL_REVISION, origin.revision),
+        (names::LABEL_NODESET, set),
+        (names::LABEL_NODECLASS, class),
+        (names::LABEL_REVISION, revision),
         (names::LABEL_NODE_CONTROLLER, machine.node_controller.as_str()),
     ];
     let hosts = machine.hosts().map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));

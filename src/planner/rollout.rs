@@ -75,11 +75,8 @@ pub fn tick(
         status.halt_time = None;
         status.progress_time = Time(now);
     }
-    if status.halt_time.is_some() {
-        return (status, None);
-    }
     let begun = if seen.failing { Some(status.progress_time.0) } else { seen.starting_since };
-    let Some(begun) = begun else { return (status, None) };
+    let Some(begun) = begun.filter(|_| status.halt_time.is_none()) else { return (status, None) };
     let left = left(begun.max(status.progress_time.0), clock.deadline, now);
     if left.is_zero() {
         status.halt_time = Some(Time(now));

@@ -203,26 +203,19 @@ fn in_trouble(of: &[&NodeState<'_>], with_reason: bool) -> String {
 fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
     let problems = report.problems.iter().map(|problem| (0, problem));
     let planned = report.plan.waits.iter().map(|wait| (wait.rank(), wait));
-    let mut waits: Vec<(usize, &str, String, usize)> = problems
-        .chain(planned)
-        .map(|(rank, wait)| (rank, wait.reason, wait.message.clone(), wait.nodes))
-        .collect();
-    let troubles = troubles(report.members).into_iter();
-    waits.extend(troubles.map(|(reason, of)| (STOPPED, reason, in_trouble(&of, false), of.len())));
-    waits.sort_by_key(|(rank, ..)| *rank);
-    let since = |reason: &str| {
+    let status = |reason: &str, message: String, nodes: usize| {
         let old = report.old.waits.iter().find(|old| old.reason == reason);
-        old.map_or(Time(now), |old| old.since.clone())
+        let since = old.map_or(Time(now), |old| old.since.clone());
+        let nodes = i32::try_from(nodes).unwrap_or(i32::MAX);
+        WaitStatus { since, reason: reason.to_owned(), message, nodes }
     };
-    waits
-        .into_iter()
-        .map(|(_, reason, message, nodes)| WaitStatus {
-            since: since(reason),
-            reason: reason.to_owned(),
-            message,
-            nodes: i32::try_from(nodes).unwrap_or(i32::MAX),
-        })
-        .collect()
+    let own = problems.chain(planned);
+    let own = own.map(|(rank, wait)| (rank, status(wait.reason, wait.message.clone(), wait.nodes)));
+    let troubles = troubles(report.members).into_iter();
+    let troubles = troubles.map(|(name, of)| (STOPPED, status(name, in_trouble(&of, false), of.len())));
+    let mut waits: Vec<(usize, WaitStatus)> = own.chain(troubles).collect();
+    waits.sort_by_key(|(rank, _)| *rank);
+    waits.into_iter().map(|(_, wait)| wait).collect()
 }
 
 /// As for a `StatefulSet`: the revision before an update, until every Node has the new one.

@@ -121,11 +121,8 @@ impl DesiredTemplate {
 
     fn taints(&self, current: &[Taint], applied: &BTreeSet<String>) -> Option<Vec<Taint>> {
         let wanted: BTreeSet<String> = self.taints.iter().map(id).collect();
-        let mut taints: Vec<Taint> = current
-            .iter()
-            .filter(|taint| wanted.contains(&id(taint)) || !applied.contains(&id(taint)))
-            .cloned()
-            .collect();
+        let stays = |taint: &&Taint| wanted.contains(&id(taint)) || !applied.contains(&id(taint));
+        let mut taints: Vec<Taint> = current.iter().filter(stays).cloned().collect();
         let is_there =
             |taint: &&Taint| current.iter().any(|own| same(own, taint) && value(own) == value(taint));
         for taint in self.taints.iter().filter(|taint| !is_there(taint)) {
@@ -155,15 +152,10 @@ fn difference(
     desired: &BTreeMap<String, String>,
     applied: &BTreeSet<String>,
 ) -> BTreeMap<String, Option<String>> {
-    let set = desired
-        .iter()
-        .filter(|(key, value)| current.get(key) != Some(value.as_str()))
-        .map(|(key, value)| (key.clone(), Some(value.clone())));
-    let unset = applied
-        .iter()
-        .filter(|key| !desired.contains_key(*key) && current.contains_key(key))
-        .map(|key| (key.clone(), None));
-    set.chain(unset).collect()
+    let set = desired.iter().filter(|(key, value)| current.get(key) != Some(value.as_str()));
+    let set = set.map(|(key, value)| (key.clone(), Some(value.clone())));
+    let unset = applied.iter().filter(|key| !desired.contains_key(*key) && current.contains_key(key));
+    set.chain(unset.map(|key| (key.clone(), None))).collect()
 }
 
 /// Returns true if key and effect match: the API server treats such taints as one.

@@ -35,7 +35,7 @@ impl Wanted {
         let rolls = |set: &Value| {
             let (most, least) = size(set);
             set_of_stuck != Some(name(set))
-                || (count(&name(set)) as i64) < most
+                || i64::try_from(count(&name(set))).unwrap() < most
                 || set["spec"]["replicas"].as_i64() > Some(least)
         };
         let sets = server.objects("kube-node.io", "nodesets");

@@ -32,15 +32,14 @@ pub fn labels(_: &mut SchemaGenerator) -> Schema {
 
 /// Schema of annotations: keys that the API server accepts, and a size that leaves space for annotations of others.
 pub fn annotations(_: &mut SchemaGenerator) -> Schema {
-    // The API server compares annotation keys in lower case.
-    let valid = is_qualified("k.lowerAscii()");
     json_schema!({
         "type": "object",
         "maxProperties": 64,
         "additionalProperties": { "type": "string", "maxLength": 4096 },
         "x-kubernetes-validations": [
             keys(
-                &valid,
+                // The API server compares annotation keys in lower case.
+                &is_qualified("k.lowerAscii()"),
                 "the key of an annotation has at most 63 letters, digits, '-', '_' and '.', after a DNS name and a slash where it has a prefix: write for example example.com/owner",
             ),
             rule(

@@ -48,17 +48,14 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
         }
     }
     let (request, limit) = ("string(self.requests[k])", "string(self.limits[k])");
-    let compared = |each: &str| {
-        format!(
-            "!has(self.requests) || self.requests.all(k, !has(self.limits) || !(k in self.limits) || !isQuantity({request}) || !isQuantity({limit}) || {each})"
-        )
-    };
     let is_scarce = format!("(({}) || k.startsWith('hugepages-'))", is_extended("k"));
     merge(
         schema.ensure_object(),
         json!({ "properties": { "claims": { "maxItems": 0 } }, "x-kubernetes-validations": [
             rule(
-                compared(&format!("!quantity({request}).isGreaterThan(quantity({limit}))")),
+                format!(
+                    "!has(self.requests) || self.requests.all(k, !has(self.limits) || !(k in self.limits) || !isQuantity({request}) || !isQuantity({limit}) || !quantity({request}).isGreaterThan(quantity({limit})))"
+                ),
                 "a request is larger than its limit: raise the limit or lower the request",
             ),
             rule(
@@ -138,7 +135,8 @@ fn bound(object: &mut Map<String, Value>, context: AffinityContext) {
             of_nodes: context.of_nodes || name == "nodeAffinity",
             preferred: context.preferred || name.starts_with("preferred"),
         };
-        merge(schema, keywords(name, inside));
+        let is_list = schema.get("type").and_then(Value::as_str) == Some("array");
+        merge(schema, keywords(name, is_list));
         let item = match name.as_str() {
             "matchExpressions" => requirement(inside),
             "matchFields" => field_requirement(),
@@ -169,7 +167,7 @@ fn bound(object: &mut Map<String, Value>, context: AffinityContext) {
 }
 
 /// Keywords for a property itself.
-fn keywords(name: &str, context: AffinityContext) -> Value {
+fn keywords(name: &str, is_list: bool) -> Value {
     match name {
         "weight" => json!({ "minimum": 1, "maximum": 100 }),
         "topologyKey" => key(),
@@ -181,16 +179,8 @@ fn keywords(name: &str, context: AffinityContext) -> Value {
                 "it is the key of a label: write for example app.kubernetes.io/name",
             )]
         }),
-        "preferredDuringSchedulingIgnoredDuringExecution"
-        | "matchExpressions"
-        | "matchFields"
-        | "namespaces"
-        | "matchLabelKeys"
-        | "mismatchLabelKeys"
-        | "nodeSelectorTerms" => json!({ "maxItems": ENTRIES }),
-        "requiredDuringSchedulingIgnoredDuringExecution" if !context.of_nodes => {
-            json!({ "maxItems": ENTRIES })
-        }
+        // The values of a requirement get a maximum of their own afterwards.
+        _ if is_list => json!({ "maxItems": ENTRIES }),
         _ => Value::Null,
     }
 }

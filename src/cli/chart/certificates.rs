@@ -27,7 +27,7 @@ const CA: &str = "ca.crt";
 
 /// Arguments of `chart certificates`.
 #[derive(Debug, Args)]
-pub(super) struct Certificates {
+pub struct Certificates {
     /// Namespace of the operator
     #[arg(long, env = "POD_NAMESPACE")]
     namespace: String,

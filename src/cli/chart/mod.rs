@@ -3,18 +3,12 @@
 mod certificates;
 mod uninstall;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use kube_node_controllers::Access;
 
-/// Arguments of `chart`.
-#[derive(Debug, Args)]
-pub struct Chart {
-    #[command(subcommand)]
-    job: Job,
-}
-
+/// Jobs of the chart.
 #[derive(Debug, Subcommand)]
-enum Job {
+pub enum Chart {
     /// Fill the Secrets with certificates for the autoscaler server and cluster-autoscaler
     Certificates(certificates::Certificates),
     /// Make sure that no object needs the operator, before its removal
@@ -25,9 +19,9 @@ impl Chart {
     /// Runs the job as the identity of its pod.
     pub async fn run(self) -> anyhow::Result<()> {
         let client = Access::new(None, None).await?.connected().await?;
-        match self.job {
-            Job::Certificates(job) => job.run(&client).await,
-            Job::Uninstall(job) => job.run(&client).await,
+        match self {
+            Self::Certificates(job) => job.run(&client).await,
+            Self::Uninstall(job) => job.run(&client).await,
         }
     }
 }

@@ -4,21 +4,18 @@
 //! drains Nodes and deletes machines. They must therefore go first; deleting them is the decision of the
 //! user, who knows their workloads.
 
-use std::{fmt::Debug, time::Duration};
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, Client, Resource,
-    core::{ClusterResourceScope, PartialObjectMeta},
-};
-use kube_ext::{objects, process::print_line};
+use kube::{Api, Client, core::PartialObjectMeta};
+use kube_ext::objects::{self, Typed};
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names::LABEL_NODECLASS};
 use local_cluster::release_secrets;
 use tokio::time::{Instant, sleep};
 
-use crate::{access::object_names, text};
+use crate::{access::object_names, print_line, text};
 
 /// Poll interval for objects that are being deleted.
 const POLL: Duration = Duration::from_millis(500);
@@ -27,7 +24,7 @@ const NAMES_MAX: usize = 5;
 
 /// Arguments of `chart uninstall`.
 #[derive(Debug, Args)]
-pub(super) struct Uninstall {
+pub struct Uninstall {
     /// Delete the remaining NodeSets, Nodes and NodeClasses instead of refusing
     #[arg(long)]
     delete_nodes: bool,
@@ -39,10 +36,13 @@ pub(super) struct Uninstall {
 impl Uninstall {
     /// Returns when no object needs the operator.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let sets = Api::<PartialObjectMeta<NodeSet>>::all(client.clone());
+        let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
+        let classes = Api::<PartialObjectMeta<NodeClass>>::all(client.clone());
         let left = [
-            summary("NodeSet", &object_names::<NodeSet>(client, "").await?),
-            summary("Node", &object_names::<Node>(client, LABEL_NODECLASS).await?),
-            summary("NodeClass", &object_names::<NodeClass>(client, "").await?),
+            summary("NodeSet", &object_names(&sets, "").await?),
+            summary("Node", &object_names(&nodes, LABEL_NODECLASS).await?),
+            summary("NodeClass", &object_names(&classes, "").await?),
         ];
         let left = left.into_iter().flatten().collect::<Vec<_>>().join(", ");
         if left.is_empty() {
@@ -50,9 +50,9 @@ impl Uninstall {
         } else if self.delete_nodes {
             print_line(format_args!("Deleting {left}"));
             let deadline = Instant::now() + self.timeout.0;
-            delete_all::<NodeSet>(client, "", deadline).await?;
-            delete_all::<Node>(client, LABEL_NODECLASS, deadline).await?;
-            delete_all::<NodeClass>(client, "", deadline).await?;
+            delete_all(&sets, "", deadline).await?;
+            delete_all(&nodes, LABEL_NODECLASS, deadline).await?;
+            delete_all(&classes, "", deadline).await?;
             print_line("All nodes are gone.");
         } else {
             bail!(
@@ -64,17 +64,13 @@ impl Uninstall {
 }
 
 /// Deletes the present objects of a kind and waits until none is left.
-async fn delete_all<K>(client: &Client, selector: &str, deadline: Instant) -> anyhow::Result<()>
-where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
-{
-    let api = Api::<PartialObjectMeta<K>>::all(client.clone());
-    for name in object_names::<K>(client, selector).await? {
-        objects::delete(&api, &name).await?;
+async fn delete_all<K: Typed>(api: &Api<K>, selector: &str, deadline: Instant) -> anyhow::Result<()> {
+    for name in object_names(api, selector).await? {
+        objects::delete(api, &name).await?;
     }
     let mut count = usize::MAX;
     loop {
-        let left = object_names::<K>(client, selector).await?;
+        let left = object_names(api, selector).await?;
         let Some(summary) = summary(&K::kind(&()), &left) else { return Ok(()) };
         ensure!(
             Instant::now() < deadline,

@@ -19,9 +19,10 @@ const DEFAULT_CPU: &str = "1";
 const DEFAULT_MEMORY: &str = "3840Mi";
 const DEFAULT_PODS: &str = "110";
 
-/// Result of a conversion.
+/// A conversion, and its result in the end.
 #[derive(Debug)]
-pub(super) struct Converted {
+pub(super) struct Conversion<'a> {
+    config: &'a Value,
     /// The NodeClass.
     pub(super) class: Value,
     /// Settings that were not converted, each with what to write instead.
@@ -41,8 +42,8 @@ pub(super) fn find(document: &Value) -> Vec<&Value> {
 }
 
 /// Converts a configuration to a NodeClass of this name.
-pub(super) fn convert(name: &str, config: &Value) -> Converted {
-    let mut conversion = Conversion { config, lost: Vec::new(), notes: Vec::new() };
+pub(super) fn convert<'a>(name: &str, config: &'a Value) -> Conversion<'a> {
+    let mut conversion = Conversion { config, class: Value::Null, lost: Vec::new(), notes: Vec::new() };
     conversion.check_fields();
     let spec = json!({
         "nodeController": "kubemark",
@@ -51,15 +52,8 @@ pub(super) fn convert(name: &str, config: &Value) -> Converted {
         "failures": conversion.failures(),
         "kubemark": { "image": conversion.image() },
     });
-    let Conversion { lost, notes, .. } = conversion;
-    Converted { class: object("NodeClass", name, spec), lost, notes }
-}
-
-/// State of one conversion.
-struct Conversion<'a> {
-    config: &'a Value,
-    lost: Vec<String>,
-    notes: Vec<String>,
+    conversion.class = object("NodeClass", name, spec);
+    conversion
 }
 
 impl<'a> Conversion<'a> {

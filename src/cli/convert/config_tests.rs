@@ -11,13 +11,13 @@ fn config(yaml: &str) -> Value {
     serde_norway::from_str(&yaml).unwrap()
 }
 
-fn converted(yaml: &str) -> Converted {
-    convert("a", &config(yaml))
+fn converted(config: &Value) -> Conversion<'_> {
+    convert("a", config)
 }
 
 /// Spec of a class that was converted without loss.
 fn spec(yaml: &str) -> Value {
-    let Converted { class, lost, .. } = converted(yaml);
+    let Conversion { class, lost, .. } = converted(&config(yaml));
     assert!(lost.is_empty(), "{lost:?}");
     let read: NodeClass = serde_json::from_value(class.clone()).unwrap();
     assert_eq!(read.metadata.name.as_deref(), Some("a"));
@@ -25,7 +25,7 @@ fn spec(yaml: &str) -> Value {
 }
 
 fn lost(yaml: &str) -> String {
-    converted(yaml).lost.join("; ")
+    converted(&config(yaml)).lost.join("; ")
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn the_other_options() {
 
 #[test]
 fn nothing_is_what_kubemark_is_by_itself() {
-    let Converted { class, notes, .. } = converted("");
+    let Conversion { class, notes, .. } = converted(&config(""));
     assert_eq!(class["spec"]["capacity"], json!({"cpu": "1", "memory": "3840Mi", "pods": "110"}));
     assert_eq!(notes.len(), 2, "{notes:?}");
 }
@@ -101,11 +101,11 @@ fn what_has_no_effect_is_a_note() {
         ("unhealthyDuration: 5s\nturnUnhealthyPeriodically: true\n", "nodes are never healthy"),
         ("image: gofed/kubemark:v1.11.3-6\n", "may not know its arguments"),
     ] {
-        let Converted { lost, notes, .. } = converted(yaml);
+        let Conversion { lost, notes, .. } = converted(&config(yaml));
         assert!(lost.is_empty(), "{lost:?}");
         assert!(notes.join("; ").contains(wanted), "{yaml}: {notes:?}");
     }
-    let notes = converted("image: registry.example.com:5000/kubemark:v1.36.3\n").notes;
+    let notes = converted(&config("image: registry.example.com:5000/kubemark:v1.36.3\n")).notes;
     assert!(!notes.join("; ").contains("arguments"), "{notes:?}");
 }
 

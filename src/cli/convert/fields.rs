@@ -29,11 +29,10 @@ pub(super) fn advice(field: &str) -> String {
     if let Some((_, known)) = distances.min().filter(|(distance, _)| *distance <= SLIP) {
         return format!("is {known} meant?");
     }
-    let meant = MEANT.iter().find(|(_, names)| names.contains(&lower));
-    meant.map_or_else(
-        || format!("a provider configuration has {}", KNOWN.join(", ")),
-        |(advice, _)| advice.clone(),
-    )
+    match MEANT.iter().find(|(_, names)| names.contains(&lower)) {
+        Some((advice, _)) => advice.clone(),
+        None => format!("a provider configuration has {}", KNOWN.join(", ")),
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use self::config::{Converted, convert, find};
+use self::config::{Conversion, convert, find};
 use super::manifest;
 
 /// Arguments of `convert`.
@@ -30,7 +30,7 @@ impl Convert {
         let text = manifest::read(&self.file)?;
         let mut losses = 0;
         for (name, config) in self.configs(&text)? {
-            let Converted { class, lost, notes } = convert(&name, &config);
+            let Conversion { class, lost, notes, .. } = convert(&name, &config);
             super::print_line(manifest::document(&class)?);
             losses += lost.len();
             for text in &lost {

@@ -9,10 +9,7 @@ use k8s_openapi::api::{
     core::v1::{ContainerState, ContainerStatus, Pod},
 };
 use kube_node_api::{machine_identity::USER_PREFIX, node_lease};
-use kube_node_controllers::{
-    kubemark::health::{self, Health},
-    provider::Trouble,
-};
+use kube_node_controllers::kubemark::health::{self, Health};
 use serde::Serialize;
 
 /// Time limit for a certificate to be approved and signed, in seconds.
@@ -64,9 +61,8 @@ impl Finding {
         Self { topic, ..finding }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hints.push(hint.into());
-        self
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        self.hints([hint.into()])
     }
 
     pub(super) fn hints(mut self, hints: impl IntoIterator<Item = String>) -> Self {
@@ -91,9 +87,7 @@ impl fmt::Display for Finding {
 /// Reason why a pod does not work; `None` if the pod works or is still starting.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
     match health::of(pod) {
-        Health::Troubled(Trouble { reason, message }) | Health::Dead(Trouble { reason, message }) => {
-            Some(format!("{reason}: {message}"))
-        }
+        Health::Troubled(own) | Health::Dead(own) => Some(format!("{}: {}", own.reason, own.message)),
         Health::Starting | Health::Running => None,
     }
 }

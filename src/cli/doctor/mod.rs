@@ -14,13 +14,11 @@ use jiff::Timestamp;
 use kube::Client;
 
 use self::findings::{Finding, Severity};
-use super::{Output, access::ClusterArgs, print_line};
+use super::{Output, print_line};
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -28,9 +26,8 @@ pub struct Doctor {
 
 impl Doctor {
     /// Prints the findings. Returns exit code 1 if a problem keeps nodes from working.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = self.cluster.client().await?;
-        let found = examine(&client, Timestamp::now()).await;
+    pub async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
+        let found = examine(client, Timestamp::now()).await;
         match self.output {
             Output::Json => print_line(serde_json::to_string_pretty(&found)?),
             Output::Text => found.iter().for_each(print_line),

@@ -8,11 +8,12 @@ use std::fmt::{Display, Write as _};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::Client;
 use kube_node_api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
 
 pub(super) use self::hints::hint;
 use super::{
-    access::{ClusterArgs, read_set, set_name},
+    access::{read_set, set_name},
     rollout::is_resumed_since,
     set_status::{condition, degraded, name},
     text::age,
@@ -26,8 +27,6 @@ const LABEL: usize = 14;
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// Name of the NodeSet, or nodeset/NAME
     #[arg(value_name = "NODESET", value_parser = set_name)]
     name: String,
@@ -35,9 +34,8 @@ pub struct Explain {
 
 impl Explain {
     /// Prints the explanation.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let client = self.cluster.client().await?;
-        let set = read_set(&client, &self.name).await?;
+    pub async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let set = read_set(client, &self.name).await?;
         super::print_line(explain(&set, Timestamp::now()).trim_end());
         Ok(())
     }

@@ -3,13 +3,12 @@
 use anyhow::{anyhow, bail};
 use clap::Args;
 use kube::{
-    Api, Client, Resource,
+    Api, Client,
     api::{Patch, PatchParams},
 };
 use kube_ext::{
     call::{ApiError, call},
-    objects::read,
-    process::print_line,
+    objects::{Typed, read},
 };
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::Value;
@@ -19,7 +18,7 @@ use super::{
     objects::{Kind, NodeController, set},
     read_set, replicas,
 };
-use crate::access::FIELD_MANAGER;
+use crate::{access::FIELD_MANAGER, print_line};
 
 /// Arguments of `create`.
 #[derive(Debug, Args)]
@@ -61,18 +60,14 @@ fn check(set: Option<&NodeSet>, class: Option<&NodeClass>, desired: NodeControll
     if let Some(other) = set.map(|set| &set.spec.node_class_name).filter(|class| *class != NAME) {
         bail!("NodeSet {NAME} is there already, with nodes of NodeClass {other}: {again}");
     }
-    if let Some(other) =
-        class.map(|class| &class.spec.node_controller).filter(|other| *other != desired.name())
-    {
+    let controller = class.map(|class| &class.spec.node_controller);
+    if let Some(other) = controller.filter(|other| *other != desired.name()) {
         bail!("NodeClass {NAME} is there already, with nodes of NodeController {other}: {again}");
     }
     Ok(())
 }
 
-async fn apply<K>(client: &Client, object: &Value) -> anyhow::Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
+async fn apply<K: Typed>(client: &Client, object: &Value) -> anyhow::Result<()> {
     let (api, kind, object) = (Api::<K>::all(client.clone()), K::kind(&()), Patch::Apply(object));
     // Force: fields written earlier by these commands or by hand take the new values.
     let params = PatchParams::apply(FIELD_MANAGER).force();

@@ -2,23 +2,19 @@
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use kube::Client;
 use kube_ext::process::print_line;
 use serde::Serialize;
 
-use super::{
-    ClusterArgs, NAME, read_set,
-    rows::{Row, read},
-};
+use super::{NAME, Row, read_set, rows};
 use crate::{
-    table::{Table, terminal_width},
+    table::{Table, terminal_size},
     text::age_or_dash,
 };
 
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct List {
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// Output format; a table when absent
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -48,16 +44,15 @@ struct Report {
 
 impl List {
     /// Prints the Nodes.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let client = self.cluster.client().await?;
-        let (set, nodes) = (read_set(&client).await?, read(&client).await?);
+    pub async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let (set, nodes) = (read_set(client).await?, rows::read(client).await?);
         let ready = nodes.iter().filter(|row| row.ready).count();
         let report = Report { node_set: NAME, wanted: set.map(|set| set.spec.replicas), ready, nodes };
         match self.output {
             Some(Output::Json) => print_line(serde_json::to_string_pretty(&report)?),
             Some(Output::Yaml) => print_line(serde_norway::to_string(&report)?.trim_end()),
             Some(Output::Wide) => print_line(text(&report, true, None, Timestamp::now())),
-            None => print_line(text(&report, false, terminal_width(), Timestamp::now())),
+            None => print_line(text(&report, false, terminal_size().unzip().0, Timestamp::now())),
         }
         Ok(())
     }

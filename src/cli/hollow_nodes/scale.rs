@@ -3,20 +3,18 @@
 use anyhow::bail;
 use clap::Args;
 use kube::{
-    Api,
+    Api, Client,
     api::{Patch, PatchParams},
 };
 use kube_ext::{call::call, process::print_line};
 use kube_node_api::NodeSet;
 use serde_json::json;
 
-use super::{ClusterArgs, NAME, OptionalWait, read_set, replicas};
+use super::{NAME, OptionalWait, read_set, replicas};
 
 /// Arguments of `scale`.
 #[derive(Debug, Args)]
 pub struct Scale {
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// New number of nodes
     #[arg(value_name = "NODES", value_parser = replicas())]
     nodes: i32,
@@ -26,15 +24,14 @@ pub struct Scale {
 
 impl Scale {
     /// Returns when all wanted nodes are Ready and surplus nodes are gone.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let client = self.cluster.client().await?;
-        let Some(before) = read_set(&client).await? else {
+    pub async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let Some(before) = read_set(client).await? else {
             bail!("there is no NodeSet {NAME}: make it with kube-node create {}", self.nodes);
         };
         let patch = Patch::Merge(json!({ "spec": { "replicas": self.nodes } }));
         let (sets, params) = (Api::<NodeSet>::all(client.clone()), PatchParams::default());
         call(format_args!("scale NodeSet {NAME}"), sets.patch_scale(NAME, &params, &patch)).await?;
         print_line(format_args!("NodeSet {NAME}: from {} to {} nodes", before.spec.replicas, self.nodes));
-        self.wait.until_ready(&client).await
+        self.wait.until_ready(client).await
     }
 }

@@ -1,11 +1,10 @@
 //! `kube-node setup`: installs what nodes need in a cluster, and checks that an operator runs.
 
 use clap::Args;
-use kube_ext::process::print_line;
 use local_cluster::{NAMESPACE, install};
 
 use super::ClusterArgs;
-use crate::operator_probe::probe;
+use crate::{operator_probe::probe, print_line};
 
 /// Arguments of `setup`.
 #[derive(Debug, Args)]

@@ -4,13 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use kube_ext::process::print_line;
+use kube::Client;
 
-use super::{
-    ClusterArgs, Goal, NAME, Wait, goal, progress, read_set,
-    rows::{Row, read},
-};
-use crate::progress::Progress;
+use super::{Goal, NAME, Row, Wait, goal, progress, read_set, rows};
+use crate::{print_line, progress::Progress};
 
 /// Maximum number of Nodes in the output.
 const NODES_MAX: usize = 10;
@@ -18,8 +15,6 @@ const NODES_MAX: usize = 10;
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// Wait until all nodes are Ready; without this flag, check once
     #[arg(short, long)]
     wait: bool,
@@ -29,13 +24,12 @@ pub struct Verify {
 
 impl Verify {
     /// Returns exit code 0 if all nodes are Ready, else 1.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = self.cluster.client().await?;
-        let Some(set) = read_set(&client).await? else {
+    pub async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
+        let Some(set) = read_set(client).await? else {
             bail!("there is no NodeSet {NAME}: make it with kube-node create");
         };
         if self.wait {
-            goal::follow(&client, Goal::Ready, self.limit.timeout).await?;
+            goal::follow(client, Goal::Ready, self.limit.timeout).await?;
             return Ok(ExitCode::SUCCESS);
         }
         let waiting = match progress(Goal::Ready, Some(&set)) {
@@ -53,7 +47,7 @@ impl Verify {
             );
         }
         waiting.delay.into_iter().for_each(print_line);
-        others(&read(&client).await?).into_iter().for_each(print_line);
+        others(&rows::read(client).await?).into_iter().for_each(print_line);
         Ok(ExitCode::FAILURE)
     }
 }

@@ -6,10 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use kube_node_api::{
-    Resources,
-    quantity::{self, ParseQuantityError},
-};
+use kube_node_api::{Resources, quantity};
 use serde_json::{Value, json};
 
 use super::machine_template::{MachineTemplate, Shape};
@@ -37,7 +34,7 @@ pub(super) fn objects(
     machine_templates: &[MachineTemplate],
     prefix: &str,
     node_controller: &str,
-) -> Result<(Vec<Value>, Vec<Value>), ParseQuantityError> {
+) -> anyhow::Result<(Vec<Value>, Vec<Value>)> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for member in machine_templates {
         match groups.iter_mut().find(|group| group.is_of(&member.shape)) {
@@ -79,7 +76,7 @@ impl<'a> Group<'a> {
         self.members.push(member);
     }
 
-    fn spec(&self, node_controller: &str) -> Result<Value, ParseQuantityError> {
+    fn spec(&self, node_controller: &str) -> anyhow::Result<Value> {
         let Shape { machine_type, kubelet, runtime, capacity, allocatable } = &self.least;
         // A resource without an allocatable amount is reserved entirely.
         let mut reserved = quantity::allocatable(capacity, allocatable)?;
@@ -113,11 +110,8 @@ impl<'a> Group<'a> {
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
             let name = names.free(&format!("{pool}{zone}"));
             let template = json!({ "labels": labels, "taints": taints });
-            object(
-                "NodeSet",
-                &name,
-                json!({ "nodeClassName": class, "replicas": replicas, "template": template }),
-            )
+            let spec = json!({ "nodeClassName": class, "replicas": replicas, "template": template });
+            object("NodeSet", &name, spec)
         };
         alike.into_iter().map(set).collect()
     }

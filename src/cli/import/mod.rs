@@ -95,13 +95,10 @@ struct Nodes {
 }
 
 /// Parses a name prefix.
-fn prefix(text: &str) -> Result<String, String> {
+fn prefix(text: &str) -> anyhow::Result<String> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.len() > 20 || !text.chars().all(fits) || text.starts_with('-') {
-        return Err(
-            "write up to 20 lower case letters, digits and hyphens, with none of these at the beginning"
-                .into(),
-        );
+        bail!("write up to 20 lower case letters, digits and hyphens, with none of these at the beginning");
     }
     Ok(text.to_owned())
 }

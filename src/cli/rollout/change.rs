@@ -3,10 +3,7 @@
 use anyhow::ensure;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube_node_api::{
-    NodeSet,
-    names::{ANNOTATION_RESTARTED_AT, ANNOTATION_RESUMED_AT},
-};
+use kube_node_api::{NodeSet, names};
 use serde_json::{Value, json};
 
 use super::access::Change;
@@ -15,7 +12,7 @@ use crate::set_status::name;
 /// Pauses the rollout.
 pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
     ensure!(!is_paused(set), "nodesets.kube-node.io {:?} is already paused", name(set));
-    Ok(change(set, "paused", json!({"spec": {"paused": true}})))
+    Ok(change(set, "paused", Some(json!({"spec": {"paused": true}}))))
 }
 
 /// Resumes a rollout that was paused or has halted itself.
@@ -33,16 +30,17 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
     if let Some(halted) = halted {
         // The resume time must be after the halt, even if this machine's clock is behind the operator's.
         let after = now.max(next_second(halted));
-        patch["metadata"]["annotations"][ANNOTATION_RESUMED_AT] = json!(written(after));
+        patch["metadata"]["annotations"][names::ANNOTATION_RESUMED_AT] = json!(written(after));
     }
-    Ok(change(set, "resumed", patch))
+    Ok(change(set, "resumed", Some(patch)))
 }
 
 /// Requests the replacement of every Node created before `at`, a whole second.
 pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
     let name = name(set);
     ensure!(!is_paused(set), "can't restart a paused nodeset: run `kube-node rollout resume {name}` first");
-    Ok(change(set, "restarted", json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: written(at)}}})))
+    let patch = json!({"metadata": {"annotations": {names::ANNOTATION_RESTARTED_AT: written(at)}}});
+    Ok(change(set, "restarted", Some(patch)))
 }
 
 /// The next whole second. Times are written without fractions: a truncated time would place a restart before
@@ -51,8 +49,9 @@ pub(super) fn next_second(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second().saturating_add(1)).unwrap_or(now)
 }
 
-fn change(set: &NodeSet, done: &str, patch: Value) -> Change {
-    Change { patch: Some(patch), message: format!("{} {done}", subject(set)) }
+/// A change with the message that this was done to the NodeSet.
+pub(super) fn change(set: &NodeSet, done: &str, patch: Option<Value>) -> Change {
+    Change { patch, message: format!("{} {done}", subject(set)) }
 }
 
 /// The NodeSet in the form in which kubectl names changed objects.
@@ -74,12 +73,12 @@ pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
 
 /// Returns true if a user resumed the rollout after it halted itself.
 pub(crate) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
-    time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
+    time(set, names::ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
 }
 
 /// Time of the last requested restart.
 pub(super) fn restarted_at(set: &NodeSet) -> Option<Timestamp> {
-    time(set, ANNOTATION_RESTARTED_AT)
+    time(set, names::ANNOTATION_RESTARTED_AT)
 }
 
 fn time(set: &NodeSet, key: &str) -> Option<Timestamp> {
@@ -172,7 +171,7 @@ pub(super) mod tests {
         let resumed = |halt, now| resume(&set(&halted(halt)), now).unwrap().patch;
         let at = |second: u8| {
             Some(
-                json!({"metadata": {"annotations": {ANNOTATION_RESUMED_AT: format!("2026-01-02T03:04:{second:02}Z")}}}),
+                json!({"metadata": {"annotations": {names::ANNOTATION_RESUMED_AT: format!("2026-01-02T03:04:{second:02}Z")}}}),
             )
         };
         assert_eq!(resumed(1, now()), at(5));
@@ -198,7 +197,7 @@ pub(super) mod tests {
         let patch = change.patch.unwrap();
         assert_eq!(
             patch,
-            json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: "2026-01-02T03:04:06Z"}}})
+            json!({"metadata": {"annotations": {names::ANNOTATION_RESTARTED_AT: "2026-01-02T03:04:06Z"}}})
         );
         let paused = set(&json!({"spec": {"paused": true}}));
         assert_eq!(

@@ -17,11 +17,7 @@ use kube_node_api::{
 };
 
 use super::{Namespace, Set, access::read_set, change::subject};
-use crate::{
-    set_status::name,
-    table::Table,
-    text::{NAMES_MAX, age_or_dash, names},
-};
+use crate::{set_status::name, table::Table, text};
 
 /// Arguments of `rollout history`.
 #[derive(Debug, Args)]
@@ -166,7 +162,7 @@ impl History {
                 self.namespace, self.class
             );
         }
-        format!("NodeClass {} has {}", self.class, names(&stored, NAMES_MAX))
+        format!("NodeClass {} has {}", self.class, text::names(&stored, text::NAMES_MAX))
     }
 
     fn table(&self, set: &NodeSet, now: Timestamp) -> String {
@@ -190,7 +186,7 @@ impl History {
             table.row([
                 entry.number().map_or_else(|| "-".to_owned(), |number| number.to_string()),
                 entry.name.clone(),
-                age_or_dash(created.map(|created| created.0), now),
+                text::age_or_dash(created.map(|created| created.0), now),
                 entry.nodes.to_string(),
                 notes.join(", "),
             ]);

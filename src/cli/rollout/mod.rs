@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
+use kube::Client;
 
 pub(super) use self::change::is_resumed_since;
-use super::access::{self, ClusterArgs, set_name};
+use super::access::{self, set_name};
 use local_cluster::NAMESPACE;
 
 /// Arguments of `rollout`.
 #[derive(Debug, Args)]
 pub struct Rollout {
-    #[command(flatten)]
-    cluster: ClusterArgs,
     #[command(subcommand)]
     action: Action,
 }
@@ -61,22 +60,21 @@ struct Namespace {
 
 impl Rollout {
     /// Runs the command.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let client = self.cluster.client().await?;
+    pub async fn run(self, client: &Client) -> anyhow::Result<()> {
         let message = match self.action {
-            Action::Status(status) => return status.run(&client).await,
-            Action::History(show) => show.run(&client).await?,
-            Action::Undo(undo) => undo.run(&client).await?,
+            Action::Status(status) => return status.run(client).await,
+            Action::History(show) => show.run(client).await?,
+            Action::Undo(undo) => undo.run(client).await?,
             Action::Restart(Set { name }) => {
                 let now = Timestamp::now();
                 let at = change::next_second(now);
                 let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
                 tokio::time::sleep(left).await;
-                access::change_set(&client, &name, |set| change::restart(set, at)).await?
+                access::change_set(client, &name, |set| change::restart(set, at)).await?
             }
-            Action::Pause(Set { name }) => access::change_set(&client, &name, change::pause).await?,
+            Action::Pause(Set { name }) => access::change_set(client, &name, change::pause).await?,
             Action::Resume(Set { name }) => {
-                access::change_set(&client, &name, |set| change::resume(set, Timestamp::now())).await?
+                access::change_set(client, &name, |set| change::resume(set, Timestamp::now())).await?
             }
         };
         super::print_line(message);

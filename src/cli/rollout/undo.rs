@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     Namespace, Set,
     access::{Change, change_set, read_set},
-    change::{is_paused, subject},
+    change::{change, is_paused},
     history::{Entry, History},
 };
 use crate::set_status::name;
@@ -95,28 +95,20 @@ fn mixes(set: &NodeSet, other: &NodeSet) -> bool {
 
 fn pin(set: &NodeSet, entry: &Entry) -> Change {
     if set.spec.revision.as_ref() == Some(&entry.name) {
-        return Change {
-            patch: None,
-            message: format!("{} skipped rollback (already pinned to revision {entry})", subject(set)),
-        };
+        return change(set, &format!("skipped rollback (already pinned to revision {entry})"), None);
     }
-    let note = if is_paused(set) {
-        format!("; it is paused: its nodes follow after `kube-node rollout resume {}`", name(set))
-    } else {
-        String::new()
-    };
-    let message = format!("{} rolled back to revision {entry}{note}", subject(set));
-    Change { patch: Some(json!({"spec": {"revision": entry.name}})), message }
+    let resume = format!("; it is paused: its nodes follow after `kube-node rollout resume {}`", name(set));
+    let note = if is_paused(set) { resume.as_str() } else { "" };
+    let patch = json!({"spec": {"revision": entry.name}});
+    change(set, &format!("rolled back to revision {entry}{note}"), Some(patch))
 }
 
 fn unpin(set: &NodeSet) -> Change {
     if set.spec.revision.is_none() {
-        return Change { patch: None, message: format!("{} skipped (no revision is pinned)", subject(set)) };
+        return change(set, "skipped (no revision is pinned)", None);
     }
-    Change {
-        patch: Some(json!({"spec": {"revision": Value::Null}})),
-        message: format!("{} follows NodeClass {} again", subject(set), set.spec.node_class_name),
-    }
+    let done = format!("follows NodeClass {} again", set.spec.node_class_name);
+    change(set, &done, Some(json!({"spec": {"revision": Value::Null}})))
 }
 
 #[cfg(test)]

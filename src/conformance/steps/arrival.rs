@@ -75,7 +75,7 @@ pub(super) async fn arrive(run: &TestRun, revision: &str) -> anyhow::Result<bool
         let name = node.name_any();
         run.fail(contract::NUMBER, format!("{name} is being deleted, and nobody here has asked for it"));
     }
-    trouble(run, &run.by_hand(LOST)).await?;
+    trouble(run, &run.by_hand(LOST)).await;
     match run.machines().await? {
         None => run.skip(contract::ONE, "needs --machines"),
         Some(machines) if came => run.checked(contract::ONE, one_each(&machines, &nodes)),
@@ -131,7 +131,7 @@ async fn leases(run: &TestRun, nodes: &[&Node], took: f32) -> anyhow::Result<Che
 }
 
 /// Clauses 3.3 and 3.2: the Node with a nonexistent revision reports the reason and has no machine.
-async fn trouble(run: &TestRun, name: &str) -> anyhow::Result<()> {
+async fn trouble(run: &TestRun, name: &str) {
     let limit = run.limit().min(Duration::from_mins(2));
     let observed = run.seen.until(limit, |all| {
         let node = of_name(all, name).next()?.last()?;
@@ -154,5 +154,4 @@ async fn trouble(run: &TestRun, name: &str) -> anyhow::Result<()> {
             run.fail(contract::TROUBLE, why);
         }
     }
-    Ok(())
 }

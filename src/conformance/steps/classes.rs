@@ -9,12 +9,7 @@ use kube_ext::call::call;
 use kube_node_api::NodeClass;
 use serde_json::json;
 
-use crate::{
-    checks::Checked,
-    contract,
-    manifests::{self, CONDITION},
-    test_run::TestRun,
-};
+use crate::{checks::Checked, contract, manifests, test_run::TestRun};
 
 /// Field manager of a condition that the controller must leave unchanged.
 const MANAGER: &str = "kube-node-conformance";
@@ -27,7 +22,7 @@ pub(super) async fn accept(run: &TestRun) -> anyhow::Result<Option<String>> {
     run.create(&run.classes, class).await?;
     // Server-side apply, since other managers write conditions of the same list concurrently.
     let condition = json!({
-        "type": CONDITION, "status": "True", "reason": "Watched", "message": "somebody else's",
+        "type": manifests::CONDITION, "status": "True", "reason": "Watched", "message": "somebody else's",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     let apply = json!({
@@ -67,8 +62,8 @@ pub(super) fn generation(class: &NodeClass) -> Option<i64> {
 /// Clause 1.3, checked at the end.
 pub(super) async fn others_stay(run: &TestRun) -> anyhow::Result<Checked> {
     let read = async |name: &str| call(format_args!("read NodeClass {name}"), run.classes.get(name)).await;
-    if condition(&read(&run.name).await?, CONDITION).is_none() {
-        return Ok(Err(format!("somebody else's condition {CONDITION} was taken away")));
+    if condition(&read(&run.name).await?, manifests::CONDITION).is_none() {
+        return Ok(Err(format!("somebody else's condition {} was taken away", manifests::CONDITION)));
     }
     if accepted(&read(&manifests::of_nobody(&run.name)).await?).is_some() {
         return Ok(Err(format!("a class of the controller {} was accepted", manifests::NOBODY)));

@@ -4,10 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::{
-        core::v1::{Node, Pod},
-        policy::v1::PodDisruptionBudget,
-    },
+    api::core::v1::{Node, Pod},
     jiff::Timestamp,
 };
 use kube::ResourceExt;
@@ -96,11 +93,11 @@ async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool
         return Ok(false);
     }
     // Until the budget has counted its pods, no eviction is allowed: the pod would be protected for another reason.
-    let counted = |budget: &PodDisruptionBudget| {
-        budget.status.as_ref().is_some_and(|status| status.current_healthy == Some(1))
+    let healthy = async || {
+        let budget = call("read the disruption budget", run.budgets.get(GUARDED)).await?;
+        Ok(budget.status.and_then(|status| status.current_healthy))
     };
-    let budget = async || Ok(call("read the disruption budget", run.budgets.get(GUARDED)).await?);
-    let counted = run.until(budget, counted).await?;
+    let counted = run.until(healthy, |healthy| *healthy == Some(1)).await?;
     anyhow::ensure!(counted.is_ok(), "no controller counts disruption budgets in this cluster");
     Ok(true)
 }

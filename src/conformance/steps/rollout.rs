@@ -19,8 +19,7 @@ use crate::{
 pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
     let replicas = run.args.nodes;
     let all = replicas + 1;
-    let settled =
-        run.set_is(|status| status.replicas == replicas && status.available_replicas == replicas).await?;
+    let settled = run.set_is(|status| [status.replicas, status.available_replicas] == [replicas; 2]).await?;
     if let Err(NodeSetStatus { available_replicas: available, .. }) = settled {
         let why = format!("{available} of {replicas} Nodes are available after two were drained");
         run.fail(contract::ROLLS, why);
@@ -91,11 +90,8 @@ async fn new_revision(run: &TestRun, change: &Value, before: &str) -> anyhow::Re
     let late = || format!("{observed}, and the class has {}", desired.unwrap_or_default());
     run.checked(contract::FOLLOWS, if follows.is_ok() { Ok(observed) } else { Err(late()) });
     let seen = run.set_is(|status| status.update_revision.as_ref() == Some(&revision)).await?;
-    anyhow::ensure!(
-        seen.is_ok(),
-        "NodeSet {} does not follow its class: kube-node explain says why",
-        run.name
-    );
+    let name = &run.name;
+    anyhow::ensure!(seen.is_ok(), "NodeSet {name} does not follow its class: kube-node explain says why");
     Ok(revision)
 }
 

@@ -55,14 +55,9 @@ impl Group {
 
     /// Description for the logs of cluster-autoscaler.
     pub(super) fn describe(&self, bounds: Bounds) -> String {
-        let replicas = self.shown.replicas;
-        let class = &self.set.spec.node_class_name;
-        format!(
-            "NodeSet {} of NodeClass {class}: {replicas} replicas, {} to {}",
-            self.name(),
-            bounds.min,
-            bounds.max
-        )
+        let (name, class, replicas) = (self.name(), &self.set.spec.node_class_name, self.shown.replicas);
+        let Bounds { min, max } = bounds;
+        format!("NodeSet {name} of NodeClass {class}: {replicas} replicas, {min} to {max}")
     }
 
     /// Returns true if a rollout is in progress, even a halted one.
@@ -74,8 +69,8 @@ impl Group {
     fn is_updated(&self, node: &NodeView) -> bool {
         let newest = self.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
         let annotations = self.set.metadata.annotations.as_ref();
-        let restarted = annotations.and_then(|annotations| annotations.get(names::ANNOTATION_RESTARTED_AT));
-        let restarted = restarted.and_then(|at| at.parse::<Timestamp>().ok());
+        let restarted: Option<Timestamp> =
+            annotations.and_then(|all| all.get(names::ANNOTATION_RESTARTED_AT)?.parse().ok());
         newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest))
             && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
     }
@@ -88,10 +83,7 @@ impl Group {
         let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
         works.then(|| Rolling {
             surge: Budget::of(strategy, replicas).surge,
-            keep: strategy
-                .and_then(|strategy| strategy.partition)
-                .and_then(|keep| usize::try_from(keep).ok())
-                .unwrap_or(0),
+            keep: strategy.and_then(|strategy| usize::try_from(strategy.partition?).ok()).unwrap_or(0),
         })
     }
 }
@@ -171,10 +163,8 @@ impl Groups {
             return Err(ScaleRefusal::too_many(victims.len()));
         }
         let group = self.same(id, snapshot)?;
-        let mut nodes = Vec::with_capacity(victims.len());
-        for (provider_id, name) in victims {
-            nodes.push(self.find(NodeRef { provider_id, name })?);
-        }
+        let found = victims.iter().map(|(provider_id, name)| self.find(NodeRef { provider_id, name }));
+        let nodes: Vec<_> = found.collect::<Result<_, _>>()?;
         let targets: Vec<VictimState<'_>> = nodes
             .iter()
             .map(|node| match node {
@@ -292,15 +282,13 @@ impl Groups {
         &self,
         group: &Group,
     ) -> anyhow::Result<(Arc<NodeClass>, String, Arc<ResolvedMachine>)> {
-        let NodeSetSpec { node_class_name, revision, class_overrides, .. } = &group.set.spec;
-        let class = self.class(group).with_context(|| {
-            format!(
-                "there is no NodeClass {node_class_name} that can be read: create it, or name another one"
-            )
-        })?;
+        let NodeSetSpec { node_class_name: name, revision, class_overrides, .. } = &group.set.spec;
+        let unreadable =
+            || format!("there is no NodeClass {name} that can be read: create it, or name another one");
+        let class = self.class(group).with_context(unreadable)?;
         if let Some(revision) = revision {
-            let stored = self.context.revisions.get(node_class_name, revision).await?;
-            let missing = || format!("there is no revision {revision} of NodeClass {node_class_name}");
+            let stored = self.context.revisions.get(name, revision).await?;
+            let missing = || format!("there is no revision {revision} of NodeClass {name}");
             return Ok((class, revision.clone(), stored.with_context(missing)?));
         }
         let machine = ResolvedMachine::resolve(&class.spec, class_overrides.as_ref());

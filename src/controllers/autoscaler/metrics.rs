@@ -41,30 +41,18 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let methods = || METHODS.iter().map(String::as_str).chain([OTHER]);
+        let calls = ("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code");
+        let successes = methods().map(|method| [method, "OK"]);
+        let seconds = ("kube_node_autoscaler_call_duration_seconds", "Time of a call, by method");
+        let up = ("kube_node_autoscaler_up", "Whether the server listens");
+        let help = "Failures to start the server or to read its certificates again, by reason";
+        let failures = ("kube_node_autoscaler_failures_total", help);
+        let reasons = ServeError::REASONS.map(|reason| [reason]);
         Ok(Self {
-            calls: counters(
-                registry,
-                ("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code"),
-                ["method", "code"],
-                methods().map(|method| [method, "OK"]),
-            )?,
-            seconds: histograms(
-                registry,
-                ("kube_node_autoscaler_call_duration_seconds", "Time of a call, by method"),
-                &CALL_SECONDS,
-                "method",
-                methods(),
-            )?,
-            up: gauge(registry, ("kube_node_autoscaler_up", "Whether the server listens"))?,
-            failures: counters(
-                registry,
-                (
-                    "kube_node_autoscaler_failures_total",
-                    "Failures to start the server or to read its certificates again, by reason",
-                ),
-                ["reason"],
-                ServeError::REASONS.map(|reason| [reason]),
-            )?,
+            calls: counters(registry, calls, ["method", "code"], successes)?,
+            seconds: histograms(registry, seconds, &CALL_SECONDS, "method", methods())?,
+            up: gauge(registry, up)?,
+            failures: counters(registry, failures, ["reason"], reasons)?,
         })
     }
 

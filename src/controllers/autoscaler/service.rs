@@ -79,11 +79,9 @@ impl Service {
 #[tonic::async_trait]
 impl CloudProvider for Service {
     async fn refresh(&self, _: Request<pb::RefreshRequest>) -> Answer<pb::RefreshResponse> {
-        match timeout(SCALE_LIMIT, self.groups.writer.settle_all()).await {
-            Ok(Ok(())) => Ok(Response::new(pb::RefreshResponse {})),
-            Ok(Err(status)) => Err(status),
-            Err(_) => Err(Status::unavailable("the API server does not say how the last changes ended")),
-        }
+        let silent = |_| Status::unavailable("the API server does not say how the last changes ended");
+        timeout(SCALE_LIMIT, self.groups.writer.settle_all()).await.map_err(silent)??;
+        Ok(Response::new(pb::RefreshResponse {}))
     }
 
     async fn node_groups(&self, _: Request<pb::NodeGroupsRequest>) -> Answer<pb::NodeGroupsResponse> {
@@ -174,11 +172,9 @@ impl CloudProvider for Service {
     ) -> Answer<pb::NodeGroupTemplateNodeInfoResponse> {
         let group = self.group(&request.into_inner().id)?;
         let node = self.groups.template_node(&group).await.map_err(|refusal| refused(&refusal))?;
-        let bytes = node.encode_to_vec();
-        Ok(Response::new(pb::NodeGroupTemplateNodeInfoResponse {
-            node_info: bytes.clone(),
-            node_bytes: bytes,
-        }))
+        let node_bytes = node.encode_to_vec();
+        let node_info = node_bytes.clone();
+        Ok(Response::new(pb::NodeGroupTemplateNodeInfoResponse { node_info, node_bytes }))
     }
 
     async fn node_group_get_options(
@@ -193,10 +189,8 @@ impl CloudProvider for Service {
         }
         let group = self.group(&id)?;
         let of_set = group.set.spec.autoscaling.as_ref().and_then(|autoscaling| autoscaling.options.clone());
-        let options = options(&of_set.unwrap_or_default(), defaults);
-        Ok(Response::new(pb::NodeGroupAutoscalingOptionsResponse {
-            node_group_autoscaling_options: Some(options),
-        }))
+        let node_group_autoscaling_options = Some(options(&of_set.unwrap_or_default(), defaults));
+        Ok(Response::new(pb::NodeGroupAutoscalingOptionsResponse { node_group_autoscaling_options }))
     }
 
     async fn pricing_node_price(
@@ -262,8 +256,7 @@ impl CloudProvider for Service {
         let of_classes = classes.iter().filter_map(|class| class.spec.template.as_ref());
         let of_sets = groups.iter().filter_map(|group| group.set.spec.template.as_ref());
         let gpu_types = autoscaling::gpu_types(of_classes.chain(of_sets));
-        let gpu_types =
-            gpu_types.into_iter().map(|gpu_type| (gpu_type, prost_types::Any::default())).collect();
+        let gpu_types = gpu_types.into_iter().map(|name| (name, prost_types::Any::default())).collect();
         Ok(Response::new(pb::GetAvailableGpuTypesResponse { gpu_types }))
     }
 
@@ -302,10 +295,8 @@ fn options(
     let share = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
     let time = |time: Option<GoDuration>| time.map(|time| prost_types::Duration::try_from(time.0).ok());
     set(&mut options.scale_down_utilization_threshold, share(&of_set.scale_down_utilization_threshold));
-    set(
-        &mut options.scale_down_gpu_utilization_threshold,
-        share(&of_set.scale_down_gpu_utilization_threshold),
-    );
+    let of_gpu = share(&of_set.scale_down_gpu_utilization_threshold);
+    set(&mut options.scale_down_gpu_utilization_threshold, of_gpu);
     set(&mut options.zero_or_max_node_scaling, of_set.zero_or_max_node_scaling);
     set(&mut options.ignore_daemon_sets_utilization, of_set.ignore_daemon_sets_utilization);
     set(&mut options.scale_down_unneeded_duration, time(of_set.scale_down_unneeded_time));

@@ -5,10 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, api::Patch};
 use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::autoscaling::{
@@ -24,6 +21,8 @@ use tokio::{
 use tonic::{Code, Status};
 use tracing::{info, warn};
 
+use crate::api::patch_params;
+
 /// Time limit of a scale request: less than the 5 s that cluster-autoscaler waits.
 pub(super) const SCALE_LIMIT: Duration = Duration::from_millis(4_500);
 /// Time limit of one API call: a later response is of no use to the scale request.
@@ -36,13 +35,9 @@ pub(super) fn refused(refusal: &ScaleRefusal) -> Status {
 
 /// gRPC status of a scale request that failed during the API calls; `error` is the last one of the API server.
 fn failed(set: &str, failure: ScaleFailure, error: Option<&kube::Error>) -> Status {
-    let code = match error {
-        Some(kube::Error::Api(status)) if failure == ScaleFailure::Refused && status.code == 403 => {
-            Code::PermissionDenied
-        }
-        Some(kube::Error::Api(status)) if failure == ScaleFailure::Refused && status.code == 422 => {
-            Code::FailedPrecondition
-        }
+    let code = match error.filter(|_| failure == ScaleFailure::Refused) {
+        Some(kube::Error::Api(status)) if status.code == 403 => Code::PermissionDenied,
+        Some(kube::Error::Api(status)) if status.code == 422 => Code::FailedPrecondition,
         _ => Code::Unavailable,
     };
     let cause = error.map(|error| format!(": {}", chain(error))).unwrap_or_default();
@@ -185,9 +180,7 @@ impl Writer {
     ) -> Result<Option<SetSnapshot>, CallError> {
         change["metadata"]["uid"] = json!(on.uid);
         change["metadata"]["resourceVersion"] = json!(on.version);
-        let params =
-            PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let object = limited(self.api.patch(set, &params, &Patch::Merge(change))).await?;
+        let object = limited(self.api.patch(set, &patch_params(), &Patch::Merge(change))).await?;
         Ok(SetSnapshot::of(&object))
     }
 }

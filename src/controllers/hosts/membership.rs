@@ -17,9 +17,7 @@ pub type Present = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
 
 /// Workers and the expiry of their Leases.
 #[derive(Clone, Debug, Default)]
-pub struct Membership {
-    hosts: BTreeMap<(Arc<str>, Arc<str>), Renewal>,
-}
+pub struct Membership(BTreeMap<(Arc<str>, Arc<str>), Renewal>);
 
 #[derive(Clone, Debug)]
 struct Renewal {
@@ -40,22 +38,22 @@ impl Membership {
     ) -> bool {
         let key = (Arc::clone(group), Arc::clone(host));
         // A new list shows known versions again: they are no renewals.
-        let is_renewal = self.hosts.get(&key).is_none_or(|renewal| renewal.version != version);
+        let is_renewal = self.0.get(&key).is_none_or(|renewal| renewal.version != version);
         if is_renewal {
-            self.hosts.insert(key, Renewal { version: version.to_owned(), expiry: now.after(valid_for) });
+            self.0.insert(key, Renewal { version: version.to_owned(), expiry: now.after(valid_for) });
         }
         is_renewal
     }
 
     /// Removes a worker whose Lease was released or deleted.
     pub fn remove(&mut self, group: &Arc<str>, host: &Arc<str>) {
-        self.hosts.remove(&(Arc::clone(group), Arc::clone(host)));
+        self.0.remove(&(Arc::clone(group), Arc::clone(host)));
     }
 
     /// The workers that are present.
     pub fn present(&self, now: Moment) -> Present {
         let mut present = Present::new();
-        for ((group, host), _) in self.hosts.iter().filter(|(_, renewal)| now < renewal.expiry) {
+        for ((group, host), _) in self.0.iter().filter(|(_, renewal)| now < renewal.expiry) {
             present.entry(Arc::clone(group)).or_default().insert(Arc::clone(host));
         }
         present
@@ -63,7 +61,7 @@ impl Membership {
 
     /// Time at which the next worker expires if no renewal is seen until then.
     pub fn next_expiry(&self, now: Moment) -> Option<Moment> {
-        self.hosts.values().map(|renewal| renewal.expiry).filter(|expiry| now < *expiry).min()
+        self.0.values().map(|renewal| renewal.expiry).filter(|expiry| now < *expiry).min()
     }
 }
 

@@ -11,9 +11,7 @@ use super::{HostView, Membership, Present};
 /// The workers that are present, as far as the watch has shown them. The default is for a process that is no
 /// worker.
 #[derive(Debug, Default)]
-pub struct MembershipWatch {
-    state: watch::Sender<State>,
-}
+pub struct MembershipWatch(watch::Sender<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -45,12 +43,12 @@ impl MembershipWatch {
     pub fn of_worker(identity: &str) -> Arc<Self> {
         let own = OwnLease { holder: identity.to_owned(), heartbeat: None };
         let state = State { membership: Membership::default(), own: Some(own) };
-        Arc::new(Self { state: watch::Sender::new(state) })
+        Arc::new(Self(watch::Sender::new(state)))
     }
 
     /// The workers that are present.
     pub fn present(&self) -> Present {
-        let state = self.state.borrow();
+        let state = self.0.borrow();
         state.membership.present(state.now())
     }
 
@@ -61,12 +59,12 @@ impl MembershipWatch {
 
     /// Time at which the watch last showed this worker's own heartbeat; None before the first.
     pub fn own_heartbeat(&self) -> Option<Moment> {
-        self.state.borrow().own.as_ref()?.heartbeat
+        self.0.borrow().own.as_ref()?.heartbeat
     }
 
     /// Waits until the present workers differ from `known`.
     pub async fn wait_for_change(&self, known: &Present) -> Present {
-        let mut changes = self.state.subscribe();
+        let mut changes = self.0.subscribe();
         loop {
             let expiry = {
                 let state = changes.borrow_and_update();
@@ -88,21 +86,17 @@ impl MembershipWatch {
 
 impl EventHandler<HostView> for MembershipWatch {
     fn on_change(&self, old: Option<&Arc<HostView>>, new: Option<&Arc<HostView>>) {
+        let Some(view) = new.or(old) else { return };
+        let HostView { group, host, holder, version, .. } = &**view;
         let now = Moment::now();
-        self.state.send_modify(|State { membership, own }| {
-            match new.and_then(|new| Some((&**new, new.valid_for?))) {
-                Some((HostView { group, host, holder, version, .. }, valid_for)) => {
-                    let is_renewal = membership.renewed(group, host, version, valid_for, now);
-                    if let Some(own) = own.as_mut().filter(|own| is_renewal && own.holder == *holder) {
-                        own.heartbeat = Some(now);
-                    }
-                }
-                None => {
-                    if let Some(gone) = new.or(old) {
-                        membership.remove(&gone.group, &gone.host);
-                    }
+        self.0.send_modify(|State { membership, own }| match new.and_then(|new| new.valid_for) {
+            Some(valid_for) => {
+                let is_renewal = membership.renewed(group, host, version, valid_for, now);
+                if let Some(own) = own.as_mut().filter(|own| is_renewal && own.holder == *holder) {
+                    own.heartbeat = Some(now);
                 }
             }
+            None => membership.remove(group, host),
         });
     }
 }

@@ -33,10 +33,7 @@ pub fn refused(error: kube::Error) -> ProviderError {
             _ => {}
         }
     }
-    match away(&error) {
-        Some(message) => ProviderError::Unreachable(message),
-        None => ProviderError::retryable(error),
-    }
+    away(&error).map_or_else(|| ProviderError::retryable(error), ProviderError::Unreachable)
 }
 
 /// Message if the error is the cluster's fault and not the request's: it refuses every request of ours, or is

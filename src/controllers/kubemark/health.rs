@@ -79,9 +79,8 @@ fn trouble(container: &ContainerStatus) -> Option<Trouble> {
     }
     let waiting = waiting.as_ref()?;
     let reason = waiting.reason.as_deref().filter(|reason| !STARTING.contains(reason))?;
-    let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     if reason == "CrashLoopBackOff"
-        && let Some(last) = last
+        && let Some(last) = container.last_state.as_ref().and_then(|state| state.terminated.as_ref())
     {
         let Trouble { reason: why, message } = ended(name, last);
         // The cause of the last end says more than `CrashLoopBackOff`.

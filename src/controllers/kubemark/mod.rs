@@ -45,8 +45,9 @@ use self::{
     pod::Blueprint,
     view::MachinePod,
 };
-use crate::provider::{
-    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers,
+use crate::{
+    api::patch_params,
+    provider::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers},
 };
 
 /// Name in `NodeClass.spec.nodeController`.
@@ -192,9 +193,8 @@ impl KubemarkProvider {
     }
 
     fn cluster_of(&self, node: &NodeView) -> Arc<HostingCluster> {
-        let class = node.class().and_then(|name| self.classes.get(name));
-        let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
-        let credentials = class.and_then(|class| class.spec.credentials_secret_ref.as_ref());
+        let class = node.class().and_then(|name| self.classes.get(name)?.object.clone().ok());
+        let credentials = class.as_ref().and_then(|class| class.spec.credentials_secret_ref.as_ref());
         self.clusters.of(credentials.map(|secret| secret.name.as_str()))
     }
 
@@ -257,7 +257,7 @@ impl KubemarkProvider {
             return Ok(());
         }
         let change = json!({ "metadata": { "uid": pod.uid, "annotations": { names::ANNOTATION_SETTINGS: settings } } });
-        gone_is_fine(cluster.api::<Pod>()?.patch(&pod.name, &params(), &Patch::Merge(change)).await)
+        gone_is_fine(cluster.api::<Pod>()?.patch(&pod.name, &patch_params(), &Patch::Merge(change)).await)
     }
 
     /// Gives a machine that may have missed the lifetime of its token another one.
@@ -274,7 +274,7 @@ impl KubemarkProvider {
         let secrets = cluster.api::<Secret>()?;
         let (bootstrap, expires) = self.bootstrap(id).await?;
         let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: bootstrap } });
-        gone_is_fine(secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await)?;
+        gone_is_fine(secrets.patch(&pod::name(id), &patch_params(), &Patch::Merge(change)).await)?;
         self.tokens.lock().insert(Arc::clone(&id.uid), expires);
         Ok(())
     }
@@ -284,9 +284,7 @@ impl KubemarkProvider {
         let mut failed = None;
         for (cluster, pod) in self.clusters.pods_of(&id.uid) {
             // A pod that cannot be deleted protects no other one, here or in another cluster.
-            if let Err(error) = delete_pod(&cluster, &pod).await {
-                failed = Some(error);
-            }
+            failed = delete_pod(&cluster, &pod).await.err().or(failed);
         }
         failed.map_or(Ok(()), Err)
     }
@@ -351,10 +349,6 @@ async fn delete_pod(cluster: &HostingCluster, pod: &MachinePod) -> Result<(), Pr
         cluster.api::<Pod>()?.delete(&pod.name, &DeleteParams::default().preconditions(this)).await,
     )?;
     gone_is_fine(cluster.api::<Secret>()?.delete(&pod.name, &DeleteParams::default()).await)
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Content of a file in the machine's folder.

@@ -16,12 +16,10 @@ impl NodeController {
         let node = &*observed.node;
         let provider = observed.provider.name();
         let mut labels = json!(adoption.template.labels);
-        for (key, value) in
-            node_builder::well_known_labels(&node.name, adoption.machine.machine_type.as_deref())
-        {
-            if !node.labels.contains_key(&key) {
-                labels[key] = json!(value);
-            }
+        let machine_type = adoption.machine.machine_type.as_deref();
+        let well_known = node_builder::well_known_labels(&node.name, machine_type).into_iter();
+        for (key, value) in well_known.filter(|(key, _)| !node.labels.contains_key(key)) {
+            labels[key] = json!(value);
         }
         labels[names::LABEL_REVISION] = json!(adoption.revision);
         labels[names::LABEL_NODE_CONTROLLER] = json!(provider);

@@ -62,9 +62,7 @@ impl NodeController {
 
     fn plan(&self, node: &NodeView, pods: &[drain::Pod]) -> drain::DrainPlan {
         let set = self.set_of(node);
-        let settings =
-            set.as_ref().and_then(|set| set.object.as_ref().ok()).and_then(|set| set.spec.drain.as_ref());
-        let policy = settings.cloned().unwrap_or_default();
+        let policy = set.and_then(|set| set.object.as_ref().ok()?.spec.drain.clone()).unwrap_or_default();
         let progress = DrainProgress {
             began: drain_began(node),
             unreachable: node.condition("Ready").is_some_and(|ready| &*ready.status == "Unknown"),

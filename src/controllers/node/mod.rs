@@ -126,13 +126,8 @@ impl NodeController {
             self.waits.forget(name);
             return Ok(Action::AwaitChange);
         };
-        let plan = node::decide(
-            &observed.node_state(),
-            observed.machine,
-            &observed.pods,
-            observed.deletion_timeout,
-            environment::now(),
-        );
+        let (state, now) = (observed.node_state(), environment::now());
+        let plan = node::decide(&state, observed.machine, &observed.pods, observed.deletion_timeout, now);
         // A condition that cannot be written delays nothing else.
         let reported = self.report_machine(&observed).await;
         let applied = self.apply(&observed, &plan).await;

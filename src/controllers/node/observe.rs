@@ -114,9 +114,7 @@ impl NodeController {
             back_off: None,
             adoption: None,
             request: None,
-            credentials: class
-                .and_then(|class| class.spec.credentials_secret_ref.as_ref())
-                .map(|secret| secret.name.clone()),
+            credentials: class.and_then(|own| Some(own.spec.credentials_secret_ref.as_ref()?.name.clone())),
             provider,
             id,
             node,
@@ -211,9 +209,8 @@ impl NodeController {
 
     /// The fields that a Node created by hand lacks, by its class and set.
     async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption> {
-        let set = node.set().and_then(|set| self.context.sets.get(set));
-        let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
-        let set = set.map(|set| &set.spec);
+        let set = node.set().and_then(|set| self.context.sets.get(set)?.object.clone().ok());
+        let set = set.as_ref().map(|set| &set.spec);
         let machine = ResolvedMachine::resolve(&class.spec, set.and_then(|set| set.class_overrides.as_ref()));
         let template = set.and_then(|set| set.template.as_ref());
         let template = DesiredTemplate::merge(class.spec.template.as_ref(), template);
@@ -227,10 +224,8 @@ impl NodeController {
     fn warn_of_missing_class(&self, node: &NodeView) {
         let Some(class) = node.class() else { return };
         if node.deleted_at.is_none() && self.context.classes.get(class).is_none() {
-            let text = format!(
-                "there is no NodeClass {class}: create it, or correct the label {}",
-                names::LABEL_NODECLASS
-            );
+            let label = names::LABEL_NODECLASS;
+            let text = format!("there is no NodeClass {class}: create it, or correct the label {label}");
             self.warn(node, "ClassNotFound", text);
         }
     }

@@ -29,9 +29,7 @@ impl NodeController {
         let mut failed = None;
         for provider in self.context.providers.values() {
             // An unreachable provider must not protect the machines of another.
-            if let Err(error) = self.delete_if_without_node(&**provider, id).await {
-                failed = Some(error);
-            }
+            failed = self.delete_if_without_node(&**provider, id).await.err().or(failed);
         }
         failed.map_or(Ok(Action::AwaitChange), Err)
     }

@@ -34,13 +34,10 @@ impl NodeSetController {
         if !plan.ask_again {
             self.confirm_creations(&observed.name, applied).await;
         }
-        let unconfirmed: Vec<String> = observed
-            .expectations
-            .unconfirmed()
-            .filter(|_| plan.ask_again)
-            .filter(|name| !observed.nodes().any(|node| *node.name == **name))
-            .map(str::to_owned)
-            .collect();
+        let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
+        let unconfirmed = observed.expectations.unconfirmed().filter(|_| plan.ask_again);
+        let unconfirmed: Vec<String> =
+            unconfirmed.filter(|name| !is_shown(name)).map(str::to_owned).collect();
         let working = self.working_blueprint(observed, newest, plan, applied).await;
         let of_working = if working.is_some() { plan.create_current } else { 0 };
         self.create(observed, newest, unconfirmed, applied).await;

@@ -68,9 +68,7 @@ pub(super) fn state<'a>(settings: &Settings, observed: &'a Observed) -> DesiredS
             restarted_at: settings.restarted_at,
             expire_after: spec.expire_after.map(|age| age.0),
             startup_timeout: startup_timeout.map(|timeout| timeout.0),
-            unhealthy_conditions: remediation
-                .map(|remediation| &*remediation.unhealthy_conditions)
-                .unwrap_or_default(),
+            unhealthy_conditions: remediation.map(|own| &*own.unhealthy_conditions).unwrap_or_default(),
         },
         pace: if spec.paused == Some(true) {
             RolloutMode::Held

@@ -165,12 +165,10 @@ impl EventHandler<NodeView> for NodeSetController {
             self.enqueue(&self.context.sets.all());
         }
         // The Node leaves room in a class with a limit: another set may wait for it.
-        let class = gone.class().and_then(|name| self.context.classes.get(name));
-        let is_limited = |class: &Arc<CachedNodeClass>| {
-            class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some())
-        };
-        if let Some(class) = class.filter(is_limited) {
-            self.enqueue(&self.context.sets.by_index(class.name()));
+        let Some(name) = gone.class() else { return };
+        let class = self.context.classes.get(name).and_then(|own| own.object.clone().ok());
+        if class.is_some_and(|class| class.spec.limits.is_some()) {
+            self.enqueue(&self.context.sets.by_index(name));
         }
     }
 

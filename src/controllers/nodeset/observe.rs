@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeClass, NodeSet, NodeSetStatus, UnhealthyCondition, names};
-use kube_node_cache::NodeView;
+use kube_node_cache::{ConditionView, NodeView};
 use kube_node_planner::{
     autoscaling,
     expectations::Expectations,
@@ -104,16 +104,14 @@ impl NodeSetController {
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let blueprint = self.blueprint(set).await;
         let expectations = self.context.expectations.lock().get(&name).cloned().unwrap_or_default();
+        let made = blueprint.as_ref().ok();
         let mut observed = Observed {
             members: Vec::new(),
             to_adopt: Vec::new(),
             to_release: Vec::new(),
             victims: autoscaling::victims(set.metadata.annotations.as_ref()),
-            creation: blueprint.as_ref().map_or(Creation::Allowed, |made| self.creation(&name, made)),
-            class_room: blueprint
-                .as_ref()
-                .ok()
-                .and_then(|made| self.class_room(&set.spec.node_class_name, made.limit)),
+            creation: made.map_or(Creation::Allowed, |made| self.creation(&name, made)),
+            class_room: self.class_room(&set.spec.node_class_name, made.and_then(|made| made.limit)),
             blueprint,
             class_back_off: self.class_back_off(set),
             expectations,
@@ -303,6 +301,10 @@ pub(super) fn member<'a>(
     let trouble =
         if stage == DeletionStage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
     let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
+    let observed = |unhealthy: &UnhealthyCondition| {
+        let ConditionView { r#type, status, since, .. } = node.condition(&unhealthy.r#type)?;
+        Some(ObservedCondition { r#type, status, since: *since })
+    };
     let is_set = |annotation| node.annotations.get(annotation).is_some_and(|value| value != "false");
     NodeState {
         name: &node.name,
@@ -318,17 +320,7 @@ pub(super) fn member<'a>(
         deletion_refused: false,
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
-        conditions: unhealthy_conditions
-            .iter()
-            .filter_map(|unhealthy| {
-                let condition = node.condition(&unhealthy.r#type)?;
-                Some(ObservedCondition {
-                    r#type: &condition.r#type,
-                    status: &condition.status,
-                    since: condition.since,
-                })
-            })
-            .collect(),
+        conditions: unhealthy_conditions.iter().filter_map(observed).collect(),
         trouble: node
             .condition(trouble)
             .filter(|condition| &*condition.status == "False")

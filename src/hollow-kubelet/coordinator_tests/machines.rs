@@ -242,7 +242,7 @@ fn a_node_made_again_under_its_name_keeps_its_new_machine() {
     let now = world.clock(2);
     world.coordinator.remove_node(&node("a", 1));
     world.coordinator.nodes.list_of([NodeView::clone(&again)]);
-    world.coordinator.pods.cache().list_of([pod("web", "a")]);
+    world.coordinator.pods.cache.list_of([pod("web", "a")]);
     world.coordinator.update_node(&again, now);
     world.create_as("a", "uid-again");
     // The earlier Node's machine is found without a Node, and is deleted last.

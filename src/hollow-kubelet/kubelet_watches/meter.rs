@@ -22,14 +22,9 @@ pub struct Open(IntGauge);
 impl Meter {
     /// Registers the metrics; fails if a name is already registered.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
+        let help = "Hollow machines with an identity, a connection and watches of their own";
         Ok(Self {
-            machines: gauge(
-                registry,
-                (
-                    "kube_node_hollow_kubelets",
-                    "Hollow machines with an identity, a connection and watches of their own",
-                ),
-            )?,
+            machines: gauge(registry, ("kube_node_hollow_kubelets", help))?,
             open: gauge(registry, ("kube_node_hollow_watches", "Watches that these machines hold open"))?,
             events: counter(
                 registry,

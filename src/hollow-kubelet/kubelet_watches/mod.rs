@@ -39,9 +39,7 @@ pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infall
     let (client, _) = api;
     let mounts = Mutex::new(Mounts::default());
     let changed = Notify::new();
-    let others = join_all(watches::of_kubelet(node).map(async |watch| {
-        hold(client, &watch, meter, |_| {}).await;
-    }));
+    let others = watches::of_kubelet(node).map(async |watch| hold(client, &watch, meter, |_| {}).await);
     let pods = watches::of_pods(node);
     let pods = hold(client, &pods, meter, |event| {
         mounts.lock().handle(&event, Instant::now());
@@ -50,7 +48,7 @@ pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infall
     tokio::select! {
         biased;
         never = pods => never,
-        _ = others => pending().await,
+        _ = join_all(others) => pending().await,
         never = mounted(api, meter, &mounts, &changed) => never,
     }
 }

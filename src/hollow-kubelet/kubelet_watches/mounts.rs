@@ -30,7 +30,7 @@ const RENEWED_AFTER: f64 = 0.8;
 const OLDEST: Duration = Duration::from_hours(24);
 
 /// Mounts of a machine's pods.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Mounts {
     /// By pod UID; pods without mounts of these kinds have no entry.
     pods: HashMap<Box<str>, Mounted>,
@@ -38,14 +38,13 @@ pub struct Mounts {
     listed: Option<HashSet<Box<str>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Mounted {
     objects: Vec<Object>,
     tokens: Vec<Token>,
 }
 
 /// A token that a pod mounts.
-#[derive(Debug)]
 struct Token {
     /// Call of the `TokenRequest` API.
     call: Request,
@@ -111,18 +110,16 @@ impl Mounts {
 fn mounted(pod: &Pod, metadata: &ObjectMeta, now: Instant) -> Mounted {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     let mut mounted = Mounted::default();
-    let object = |kind, name: Option<&str>| Object {
-        kind,
-        namespace: namespace.into(),
-        name: name.unwrap_or_default().into(),
+    let object = |kind, name: Option<&str>| {
+        let name = name.unwrap_or_default().into();
+        Object { kind, namespace: namespace.into(), name }
     };
     let referred = |kind, reference: Option<&LocalObjectReference>| {
         object(kind, reference.and_then(|reference| reference.name.as_deref()))
     };
     let spec = pod.spec.as_ref();
-    for source in
-        spec.iter().flat_map(|spec| &spec.volumes).filter_map(|volume| volume.volume_source.as_ref())
-    {
+    let volumes = spec.iter().flat_map(|spec| &spec.volumes);
+    for source in volumes.filter_map(|volume| volume.volume_source.as_ref()) {
         if let Some(secret) = &source.secret {
             mounted.objects.push(object("secrets", secret.secret_name.as_deref()));
         }
@@ -143,21 +140,14 @@ fn mounted(pod: &Pod, metadata: &ObjectMeta, now: Instant) -> Mounted {
         }
     }
     mounted.objects.retain(|object| !object.name.is_empty());
-    mounted.objects.sort_unstable();
-    mounted.objects.dedup();
     mounted
 }
 
 fn token(projection: &ServiceAccountTokenProjection, account: &str, pod: &ObjectMeta, now: Instant) -> Token {
-    let seconds = projection.expiration_seconds.unwrap_or(3600);
+    let (seconds, audience) = (projection.expiration_seconds.unwrap_or(3600), projection.audience.clone());
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
-            audiences: projection
-                .audience
-                .clone()
-                .filter(|audience| !audience.is_empty())
-                .into_iter()
-                .collect(),
+            audiences: audience.filter(|audience| !audience.is_empty()).into_iter().collect(),
             expiration_seconds: Some(seconds),
             bound_object_ref: Some(BoundObjectReference {
                 kind: Some("Pod".to_owned()),

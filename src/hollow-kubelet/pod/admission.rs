@@ -27,7 +27,6 @@ pub struct NodeInfo<'a> {
 }
 
 /// A pod admitted on the node.
-#[derive(Clone, Debug)]
 pub struct AdmittedPod {
     /// The pod.
     pub pod: Arc<PodView>,

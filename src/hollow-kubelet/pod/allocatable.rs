@@ -38,7 +38,6 @@ pub fn request_of(pod: &PodView, resource: &str) -> i64 {
 }
 
 /// Shortage of a resource that a pod requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Name of the resource.
     pub resource: String,

@@ -108,14 +108,11 @@ pub fn message(pod: &PodView, status: &PodStatus, condition: &PodCondition) -> O
             Some(format!("containers with incomplete status: [{}]", incomplete(pod, status).join(" ")))
         }
         GATES_NOT_READY => {
-            let closed = pod.spec.readiness_gates.iter().filter_map(|gate| match status.condition(gate) {
-                None => {
-                    Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist."))
-                }
-                Some(open) if &*open.status == "True" => None,
-                Some(closed) => {
-                    let value = &closed.status;
-                    Some(format!("the status of pod readiness gate {gate:?} is not \"True\", but {value}"))
+            let closed = pod.spec.readiness_gates.iter().filter(|gate| !status.has(gate));
+            let closed = closed.map(|gate| match status.condition(gate) {
+                None => format!("corresponding condition of pod readiness gate {gate:?} does not exist."),
+                Some(PodCondition { status, .. }) => {
+                    format!("the status of pod readiness gate {gate:?} is not \"True\", but {status}")
                 }
             });
             Some(closed.collect::<Vec<_>>().join(", "))

@@ -61,12 +61,9 @@ pub fn stop(view: &mut ContainerView, finished: Timestamp, exit_code: i32, has_r
         ContainerState::Waiting { .. } => match view.last.take() {
             // The container does not restart, so its last end is final.
             Some(last) => *last,
-            None if has_run => Terminated {
-                exit_code: KILLED,
-                reason: intern(reasons::UNKNOWN),
-                started: None,
-                finished: None,
-            },
+            None if has_run => {
+                Terminated { exit_code: KILLED, reason: intern(reasons::UNKNOWN), ..Terminated::default() }
+            }
             None => return,
         },
         ContainerState::Terminated(_) => return,

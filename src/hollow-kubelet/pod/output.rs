@@ -23,7 +23,6 @@ const CPU: u64 = 1_000_000;
 const MEMORY: u64 = 10 << 20;
 
 /// Simulated output of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output<'a> {
     /// Text of a log line; None for numbered lines.
     pub log_line: Option<&'a str>,
@@ -41,28 +40,21 @@ impl<'a> Output<'a> {
     /// Output of a container of `pod`. An unreadable annotation counts as absent.
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         let annotations = Annotations::of(pod, &container.name, role);
-        let class = |amount_of: &Option<String>| {
-            amount_of.as_deref().filter(|_| role == Role::Regular).and_then(amount)
-        };
-        let half_of = |name: &str| {
+        // Amount of the annotation, else that of the class, else half of the request.
+        let used = |annotation: &str, of_class: &Option<String>, resource: &str| {
+            let of_class = of_class.as_deref().filter(|_| role == Role::Regular);
             let mut requests = container.resources.requests.iter();
-            requests
-                .find(|(resource, _)| **resource == *name)
-                .and_then(|(_, value)| amount(value))
-                .map(|all| all / 2)
+            let request = requests.find(|(name, _)| **name == *resource);
+            let half = request.and_then(|(_, all)| amount(all)).map(|all| all / 2);
+            annotations.find(annotation, amount).or(of_class.and_then(amount)).or(half)
         };
-        let cpu = annotations.find(names::ANNOTATION_CPU, amount).or(class(&defaults.cpu)).or(half_of("cpu"));
-        let memory = annotations
-            .find(names::ANNOTATION_MEMORY, amount)
-            .or(class(&defaults.memory))
-            .or(half_of("memory"));
+        let cpu = used(names::ANNOTATION_CPU, &defaults.cpu, "cpu");
+        let memory = used(names::ANNOTATION_MEMORY, &defaults.memory, "memory");
+        let interval = annotations.find(names::ANNOTATION_LOG_INTERVAL, duration);
         let whole = |nanos: i128| u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX).max(1);
         Self {
             log_line: annotations.find(names::ANNOTATION_LOG_LINE, text),
-            log_interval: annotations
-                .find(names::ANNOTATION_LOG_INTERVAL, duration)
-                .unwrap_or(LOG_INTERVAL)
-                .max(LOG_SHORTEST),
+            log_interval: interval.unwrap_or(LOG_INTERVAL).max(LOG_SHORTEST),
             nano_cores: cpu.map_or(CPU, |nanos| u64::try_from(nanos).unwrap_or(u64::MAX).max(1)),
             memory: memory.map_or(MEMORY, whole),
             exec_exit_code: annotations.find(names::ANNOTATION_EXEC_EXIT_CODE, code).unwrap_or(0),
@@ -111,23 +103,15 @@ pub struct Run {
 
 impl Run {
     fn of(ended: &Terminated) -> Option<Self> {
-        let Terminated { started, finished, reason, exit_code: _ } = ended;
-        let began = (*started)?;
-        Some(Self {
-            began,
-            ended: Some(finished.unwrap_or(began)),
-            started: **reason != *reasons::START_ERROR,
-        })
+        let began = ended.started?;
+        let started = *ended.reason != *reasons::START_ERROR;
+        Some(Self { began, ended: Some(ended.finished.unwrap_or(began)), started })
     }
 
     /// Current run of a container.
     pub fn current(view: &ContainerView) -> Option<Self> {
-        match &view.state {
-            ContainerState::Running { since } => {
-                since.map(|began| Self { began, ended: None, started: true })
-            }
-            _ => None,
-        }
+        let ContainerState::Running { since } = view.state else { return None };
+        Some(Self { began: since?, ended: None, started: true })
     }
 
     /// This run, identified by its start time, as the container shows it now.
@@ -142,28 +126,21 @@ impl Run {
 
     /// Run whose log is requested: the previous one or the latest. Otherwise the kubelet's error message.
     pub fn logged(pod: &PodView, found: &Found<'_>, previous: bool) -> Result<Self, String> {
-        let (container, pod) = (&found.spec.name, &pod.name);
-        let Some(view) = found.view else {
-            return Err(format!("container {container:?} in pod {pod:?} is not available"));
-        };
+        let container = format!("container {:?} in pod {:?}", found.spec.name, pod.name);
+        let Some(view) = found.view else { return Err(format!("{container} is not available")) };
         let (run, message) = match &view.state {
-            _ if previous => {
-                (None, format!("previous terminated container {container:?} in pod {pod:?} not found"))
-            }
+            _ if previous => (None, format!("previous terminated {container} not found")),
             ContainerState::Running { .. } => {
-                let message = "is waiting to start - no logs yet";
-                (Self::current(view), format!("container {container:?} in pod {pod:?} {message}"))
+                (Self::current(view), format!("{container} is waiting to start - no logs yet"))
             }
-            ContainerState::Terminated(ended) => {
-                (Self::of(ended), format!("container {container:?} in pod {pod:?} is terminated"))
-            }
+            ContainerState::Terminated(ended) => (Self::of(ended), format!("{container} is terminated")),
             ContainerState::Waiting { reason, .. } => {
                 let cause = match &**reason {
                     reasons::PULL_FAILED => "image can't be pulled",
                     reasons::PULL_BACK_OFF => "trying and failing to pull image",
                     reason => reason,
                 };
-                (None, format!("container {container:?} in pod {pod:?} is waiting to start: {cause}"))
+                (None, format!("{container} is waiting to start: {cause}"))
             }
         };
         run.or_else(|| view.last.as_deref().and_then(Self::of)).ok_or(message)

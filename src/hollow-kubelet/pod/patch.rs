@@ -92,10 +92,9 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     let Some(spec) = specs.iter().find(|spec| spec.name == *name) else { return Value::Null };
     // ID of the run that the status describes: while the container waits for a restart, the run that ended.
     let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
-    let waits = matches!(state, ContainerState::Waiting { .. });
     let current_id = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
     let image = if current_id.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
-    let last_run = if waits { *restarts } else { restarts - 1 };
+    let last_run = if matches!(state, ContainerState::Waiting { .. }) { *restarts } else { restarts - 1 };
     let mut shown = json!({
         "name": **name,
         "image": image,
@@ -154,12 +153,8 @@ fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
         }
         reasons::PULL_FAILED => pull_error(pod, spec),
         reasons::PULL_BACK_OFF => {
-            format!(
-                "Back-off pulling image {:?}: {}: {}",
-                spec.image,
-                reasons::PULL_FAILED,
-                pull_error(pod, spec)
-            )
+            let (image, error) = (&spec.image, pull_error(pod, spec));
+            format!("Back-off pulling image {image:?}: {}: {error}", reasons::PULL_FAILED)
         }
         _ => return json!({ "reason": **reason }),
     };
@@ -200,12 +195,10 @@ pub fn full_name(pod: &PodView) -> String {
 
 /// Image name as container runtimes write it: with a registry, and a tag or digest.
 fn whole_name(image: &str) -> String {
-    let (first, is_path) = image.split_once('/').map_or((image, false), |(first, _)| (first, true));
-    let has_registry = is_path && (first.contains(['.', ':']) || first == "localhost");
-    let registry = match (has_registry, is_path) {
-        (true, _) => "",
-        (false, true) => "docker.io/",
-        (false, false) => "docker.io/library/",
+    let registry = match image.split_once('/') {
+        None => "docker.io/library/",
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => "",
+        Some(_) => "docker.io/",
     };
     // A colon before a slash belongs to a port.
     let has_tag = image.contains('@') || image.rsplit('/').next().is_some_and(|name| name.contains(':'));

@@ -18,17 +18,14 @@ pub fn victims(pod: &PodView, others: &[&PodView], short: &[Shortage]) -> Result
         others.iter().filter(is_victim).copied().collect()
     };
     let [best_effort, burstable, guaranteed] = [Qos::BestEffort, Qos::Burstable, Qos::Guaranteed].map(of);
-    let none = |needs: &Needs<'_>| {
-        let list = needs.iter().map(|(name, amount)| format!("(res: {name}, q: {amount}), "));
-        let list = list.collect::<Vec<_>>().concat();
-        format!(
-            "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [{list}]"
-        )
-    };
     let lesser = [&best_effort[..], &burstable].concat();
     let unmet = less(&needs, &[&lesser[..], &guaranteed].concat());
     if !unmet.is_empty() {
-        return Err(none(&unmet));
+        let list = unmet.iter().map(|(name, amount)| format!("(res: {name}, q: {amount}), "));
+        let list = list.collect::<Vec<_>>().concat();
+        return Err(format!(
+            "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [{list}]"
+        ));
     }
     // Each class gives what the lower ones cannot, even if all their pods went.
     let of_guaranteed = fewest(guaranteed, less(&needs, &lesser));

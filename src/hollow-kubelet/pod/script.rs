@@ -70,6 +70,9 @@ impl<'a> Script<'a> {
         let is_regular = role == Role::Regular;
         let annotations = Annotations::of(pod, &container.name, role);
         let default = |time: Option<GoDuration>| time.filter(|_| is_regular).map(|time| time.0);
+        let time = |annotation: &str, class: Option<GoDuration>| {
+            annotations.find(annotation, duration).or(default(class)).unwrap_or_default()
+        };
         let restart = match (role, container.restart_policy.unwrap_or(pod.restart_policy)) {
             (Role::Sidecar, _) => RestartPolicy::Always,
             // An init container that succeeded does not restart.
@@ -96,15 +99,10 @@ impl<'a> Script<'a> {
         let ready_time =
             annotations.find(names::ANNOTATION_READY_TIME, ready_time).or(default(defaults.ready_time));
         let ready_after = ready_time.map_or(probed, |time| time.max(started_after));
-        let stop_time =
-            annotations.find(names::ANNOTATION_STOP_TIME, duration).or(default(defaults.stop_time));
         Self {
             role,
             restart,
-            start_time: annotations
-                .find(names::ANNOTATION_START_TIME, duration)
-                .or(default(defaults.start_time))
-                .unwrap_or_default(),
+            start_time: time(names::ANNOTATION_START_TIME, defaults.start_time),
             image_error: annotations.find(names::ANNOTATION_IMAGE_ERROR, text),
             start_error: annotations.find(names::ANNOTATION_START_ERROR, text),
             started_after,
@@ -112,7 +110,7 @@ impl<'a> Script<'a> {
             run_time: annotations.find(names::ANNOTATION_RUN_TIME, duration).or(ends),
             exit_code: annotations.find(names::ANNOTATION_EXIT_CODE, code).unwrap_or(default_code),
             exit_reason,
-            stop_time: container.pre_stop + stop_time.unwrap_or_default(),
+            stop_time: container.pre_stop + time(names::ANNOTATION_STOP_TIME, defaults.stop_time),
         }
     }
 
@@ -155,10 +153,14 @@ impl<'a, 'b> Annotations<'a, 'b> {
 pub fn invalid_annotations(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
     pod.hollow_annotations.iter().filter_map(|(key, value)| {
         let (what, container) = hollow_annotation(key);
+        if !HOLLOW_ANNOTATIONS.contains(&what) {
+            let known = HOLLOW_ANNOTATIONS.join(", ");
+            return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
+        }
+        let (is_code, is_text) = (code(value).is_some(), text(value).is_some());
+        let is_amount = amount(value).is_some();
         let (is_valid, valid_values) = match what {
-            names::ANNOTATION_EXIT_CODE | names::ANNOTATION_EXEC_EXIT_CODE => {
-                (code(value).is_some(), "0 to 255")
-            }
+            names::ANNOTATION_EXIT_CODE | names::ANNOTATION_EXEC_EXIT_CODE => (is_code, "0 to 255"),
             names::ANNOTATION_EXIT_REASON => {
                 (reason(value).is_some(), "one word in CamelCase, for example OOMKilled")
             }
@@ -166,21 +168,15 @@ pub fn invalid_annotations(pod: &PodSpecView) -> impl Iterator<Item = String> + 
                 (ready_time(value).is_some(), "a duration, for example 5s, or never")
             }
             names::ANNOTATION_IMAGE_ERROR => {
-                (text(value).is_some(), "why the image cannot be pulled, for example not found")
+                (is_text, "why the image cannot be pulled, for example not found")
             }
             names::ANNOTATION_START_ERROR => {
-                (text(value).is_some(), "why the container cannot be started, for example exec: no such file")
+                (is_text, "why the container cannot be started, for example exec: no such file")
             }
-            names::ANNOTATION_LOG_LINE => (text(value).is_some(), "a line, for example ready to serve"),
-            names::ANNOTATION_CPU => (amount(value).is_some(), "an amount, for example 10m"),
-            names::ANNOTATION_MEMORY => (amount(value).is_some(), "an amount, for example 50Mi"),
-            known if HOLLOW_ANNOTATIONS.contains(&known) => {
-                (duration(value).is_some(), "a duration, for example 5s")
-            }
-            _ => {
-                let known = HOLLOW_ANNOTATIONS.join(", ");
-                return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
-            }
+            names::ANNOTATION_LOG_LINE => (is_text, "a line, for example ready to serve"),
+            names::ANNOTATION_CPU => (is_amount, "an amount, for example 10m"),
+            names::ANNOTATION_MEMORY => (is_amount, "an amount, for example 50Mi"),
+            _ => (duration(value).is_some(), "a duration, for example 5s"),
         };
         let mut all = pod.containers.iter().chain(&pod.init_containers);
         if let Some(name) = container.filter(|name| !all.any(|container| *container.name == **name)) {

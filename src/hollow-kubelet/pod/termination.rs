@@ -15,7 +15,6 @@ use super::{
 use crate::clock::to_seconds;
 
 /// Order to stop the containers of a pod.
-#[derive(Clone, Debug)]
 pub struct Termination {
     /// Start of the grace period.
     since: Timestamp,

@@ -42,17 +42,17 @@ const ALIVE: Duration = Duration::from_secs(15);
 /// Maximum size of a request's head, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 
-/// A connection after its handshake.
+/// A connection of a client.
 struct Connection {
     server: Arc<Server>,
     router: Router,
     /// UID of the listener's machine.
     machine: Arc<str>,
-    /// User of the client certificate.
+    /// User of the client certificate, once that is verified.
     user: Option<CertificateUser>,
     /// Address of the client.
     address: IpAddr,
-    /// Start of the connection.
+    /// Start of the connection, its handshake excluded.
     since: Instant,
     /// Slot of the connection, held while any part of it is in use.
     slot: Arc<ConnectionSlot>,
@@ -62,14 +62,15 @@ struct Connection {
 pub fn spawn(
     server: &Arc<Server>,
     router: &Router,
-    client: (TcpStream, IpAddr),
+    (stream, address): (TcpStream, IpAddr),
     machine: Arc<str>,
     slot: ConnectionSlot,
 ) {
     let (server, router, slot) = (Arc::clone(server), router.clone(), Arc::new(slot));
-    let (shutdown, evicted) = (server.shutdown.clone(), slot.evicted().clone());
+    let (shutdown, evicted) = (server.shutdown.clone(), slot.evicted.clone());
+    let connection = Connection { server, router, machine, user: None, address, since: Instant::now(), slot };
     environment::spawn(shutdown.run_until_cancelled_owned(async move {
-        match evicted.run_until_cancelled(serve(server, router, client, machine, slot)).await {
+        match evicted.run_until_cancelled(connection.serve(stream)).await {
             Some(Ok(())) => {}
             Some(Err(error)) => debug!(%error, "a client of a kubelet is gone"),
             None => debug!("a client of a kubelet has lost its slot to others"),
@@ -77,54 +78,49 @@ pub fn spawn(
     }));
 }
 
-async fn serve(
-    server: Arc<Server>,
-    router: Router,
-    (stream, address): (TcpStream, IpAddr),
-    machine: Arc<str>,
-    slot: Arc<ConnectionSlot>,
-) -> io::Result<()> {
-    // A silent machine accepts no connection, nor does a process without a certificate.
-    let (Some(_), Some(certificates)) = (server.machines.get(&machine), server.certificates.get()) else {
-        return Ok(());
-    };
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
-    SockRef::from(&stream).set_tcp_keepalive(&alive)?;
-    let stream = tokio::net::TcpStream::from_std(stream)?;
-    let (stream, certificate) = certificates.accept(stream, HANDSHAKE_LIMIT).await?;
-    let user = certificate.and_then(|certificate| CertificateUser::of(&certificate));
-    if user.is_some() {
-        slot.authenticate();
-    }
-    let connection =
-        Connection { server, router, machine, user, address, since: Instant::now(), slot: Arc::clone(&slot) };
-    let requests = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_LIMIT)
-        .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(stream), service_fn(|request| connection.respond(request)))
-        .with_upgrades();
-    let mut requests = pin!(requests);
-    for is_shutting_down in [false, true] {
-        tokio::select! {
-            ended = &mut requests => return ended.map_err(io::Error::other),
-            () = sleep(UNADMITTED_LIMIT) => {}
-        }
-        if slot.is_admitted() {
-            break;
-        }
-        if is_shutting_down {
-            return Ok(());
-        }
-        // The request under way is still answered.
-        requests.as_mut().graceful_shutdown();
-    }
-    requests.await.map_err(io::Error::other)
-}
-
 impl Connection {
+    /// Serves the connection to its end.
+    async fn serve(mut self, stream: TcpStream) -> io::Result<()> {
+        // A silent machine accepts no connection, nor does a process without a certificate.
+        let Server { machines, certificates, .. } = &*self.server;
+        let (Some(_), Some(certificates)) = (machines.get(&self.machine), certificates.get()) else {
+            return Ok(());
+        };
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
+        SockRef::from(&stream).set_tcp_keepalive(&alive)?;
+        let stream = tokio::net::TcpStream::from_std(stream)?;
+        let (stream, certificate) = certificates.accept(stream, HANDSHAKE_LIMIT).await?;
+        self.since = Instant::now();
+        self.user = certificate.and_then(|certificate| CertificateUser::of(&certificate));
+        if self.user.is_some() {
+            self.slot.authenticate();
+        }
+        let requests = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_LIMIT)
+            .max_buf_size(LARGEST_HEAD)
+            .serve_connection(TokioIo::new(stream), service_fn(|request| self.respond(request)))
+            .with_upgrades();
+        let mut requests = pin!(requests);
+        for is_shutting_down in [false, true] {
+            tokio::select! {
+                ended = &mut requests => return ended.map_err(io::Error::other),
+                () = sleep(UNADMITTED_LIMIT) => {}
+            }
+            if self.slot.is_admitted() {
+                break;
+            }
+            if is_shutting_down {
+                return Ok(());
+            }
+            // The request under way is still answered.
+            requests.as_mut().graceful_shutdown();
+        }
+        requests.await.map_err(io::Error::other)
+    }
+
     async fn respond(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
         let Some(machine) = self.server.machines.get(&self.machine) else {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the machine is silent"));

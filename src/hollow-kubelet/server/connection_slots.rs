@@ -57,7 +57,8 @@ impl ConnectionSlots {
 
 /// Slot of one connection.
 pub struct ConnectionSlot {
-    evicted: CancellationToken,
+    /// Cancelled when the client loses its slot to another one; never for an admitted client.
+    pub evicted: CancellationToken,
     unadmitted: Mutex<Option<ConnectionPermit>>,
     permit: OnceLock<OwnedSemaphorePermit>,
     admitted: Arc<Semaphore>,
@@ -89,11 +90,6 @@ impl ConnectionSlot {
             permit.authenticate();
         }
     }
-
-    /// Token that is cancelled when the client loses its slot to another one; never for an admitted client.
-    pub fn evicted(&self) -> &CancellationToken {
-        &self.evicted
-    }
 }
 
 #[cfg(test)]
@@ -104,7 +100,7 @@ mod tests {
     const ATTACKER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     fn is_evicted(slot: &ConnectionSlot) -> bool {
-        slot.evicted().is_cancelled()
+        slot.evicted.is_cancelled()
     }
 
     #[tokio::test(start_paused = true)]

@@ -85,7 +85,8 @@ enum ListenError {
 
 /// Listeners of this process.
 pub struct ListenerPool {
-    address: Ipv4Addr,
+    /// Address of all listeners.
+    pub address: Ipv4Addr,
     ports: Ports,
     /// Limit of open files.
     files: u64,
@@ -96,7 +97,8 @@ pub struct ListenerPool {
 
 #[derive(Default)]
 struct Table {
-    open: HashMap<u16, Listener>,
+    /// Open listeners, each with the UID of its machine.
+    open: HashMap<u16, (TcpListener, Arc<str>)>,
     /// Ports shown by Nodes whose machines are about to be created here, or are another process's.
     claimed: HashSet<u16>,
     /// Port at which the search for a free one continues.
@@ -107,11 +109,6 @@ struct Table {
     logged: HashSet<&'static str>,
 }
 
-struct Listener {
-    listener: TcpListener,
-    machine: Arc<str>,
-}
-
 impl ListenerPool {
     /// Creates a pool without listeners.
     pub fn new(address: Ipv4Addr, ports: Ports, metrics: Metrics) -> io::Result<Self> {
@@ -120,11 +117,6 @@ impl ListenerPool {
         let table = Table { next: environment::random_range(ports.first..=half), ..Table::default() };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self { address, ports, files: raise_open_files()?, epoll, table: Mutex::new(table), metrics })
-    }
-
-    /// Address of all listeners.
-    pub const fn address(&self) -> Ipv4Addr {
-        self.address
     }
 
     /// Opens a listener for a machine, at this port or at a free one. Returns None on failure; each failure
@@ -180,7 +172,7 @@ impl ListenerPool {
         listener.set_nonblocking(true).map_err(failed)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, port.into());
         self.epoll.add(&listener, event).map_err(|errno| failed(errno.into()))?;
-        table.open.insert(port, Listener { listener, machine: Arc::clone(machine) });
+        table.open.insert(port, (listener, Arc::clone(machine)));
         Ok(true)
     }
 
@@ -257,7 +249,7 @@ impl ListenerPool {
     /// Accepts a connection at a port, with its address and the listener's machine; None if none is pending.
     fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, IpAddr, Arc<str>)>> {
         let table = self.table.lock();
-        let Some(Listener { listener, machine }) = table.open.get(&port) else { return Ok(None) };
+        let Some((listener, machine)) = table.open.get(&port) else { return Ok(None) };
         match listener.accept() {
             Ok((stream, address)) => Ok(Some((stream, address.ip(), Arc::clone(machine)))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

@@ -1,6 +1,6 @@
 //! Log stream to a client: existing lines, then new ones while the container runs.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
@@ -28,12 +28,11 @@ pub struct LogFollower {
     key: String,
     uid: Arc<str>,
     container: String,
+    /// Options of the request; the limit is that of the bytes still to be sent.
     options: LogOptions,
-    next: u64,
-    end: u64,
-    /// Bytes that may still be sent; None without a limit.
-    left: Option<u64>,
-    /// True if no line follows those before `end`.
+    /// Lines to send.
+    range: Range<u64>,
+    /// True if no line follows those of `range`.
     is_over: bool,
 }
 
@@ -58,9 +57,7 @@ impl LogFollower {
             key,
             uid: Arc::clone(&pod.uid),
             container,
-            next: range.start,
-            end: range.end,
-            left: options.limit,
+            range,
             is_over: !options.follow || run.ended.is_some(),
             options,
         }
@@ -73,16 +70,16 @@ impl LogFollower {
 
     /// Next chunk; None at the end. Cancel-safe: only a finished chunk advances the log.
     pub async fn chunk(&mut self) -> Option<Bytes> {
-        while self.left != Some(0) {
-            if self.next < self.end {
+        while self.options.limit != Some(0) {
+            if !self.range.is_empty() {
                 return Some(self.take());
             }
             if self.is_over {
                 return None;
             }
             self.refresh();
-            if self.next >= self.end && !self.is_over {
-                let wait = time::passed(environment::now(), self.lines.time(self.next));
+            if self.range.is_empty() && !self.is_over {
+                let wait = time::passed(environment::now(), self.lines.time(self.range.start));
                 sleep(wait.clamp(Duration::from_millis(5), CHECK_INTERVAL)).await;
             }
         }
@@ -91,26 +88,26 @@ impl LogFollower {
 
     fn take(&mut self) -> Bytes {
         let mut chunk = Vec::new();
-        while self.next < self.end && chunk.len() < CHUNK {
-            chunk.extend_from_slice(self.lines.text(self.next, self.options.timestamps).as_bytes());
-            self.next += 1;
+        while chunk.len() < CHUNK
+            && let Some(line) = self.range.next()
+        {
+            chunk.extend_from_slice(self.lines.text(line, self.options.timestamps).as_bytes());
         }
-        if let Some(left) = &mut self.left {
+        if let Some(left) = &mut self.options.limit {
             chunk.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
             *left -= u64::try_from(chunk.len()).unwrap_or(*left);
         }
         chunk.into()
     }
 
-    /// Updates `end` and `is_over` from the pod cache.
+    /// Updates the end of `range` and `is_over` from the pod cache.
     fn refresh(&mut self) {
         let pod = self.pods.get(&self.key).filter(|pod| pod.uid == self.uid);
         let view = pod.as_ref().and_then(|pod| container(pod, &self.container)?.view);
         match view.and_then(|view| self.lines.run.again(view)) {
-            Some(Run { ended: None, .. }) => self.end = self.lines.count(environment::now()),
-            Some(Run { ended: Some(ended), .. }) => {
-                self.end = self.lines.count(ended);
-                self.is_over = true;
+            Some(Run { ended, .. }) => {
+                self.range.end = self.lines.count(ended.unwrap_or_else(environment::now));
+                self.is_over = ended.is_some();
             }
             // The pod or this run is no longer known.
             None => self.is_over = true,

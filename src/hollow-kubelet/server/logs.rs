@@ -75,7 +75,6 @@ impl LogOptions {
 }
 
 /// Log lines of one run of a container.
-#[derive(Clone, Debug)]
 pub struct Lines {
     /// Text of each line; None for numbered lines.
     line: Option<String>,

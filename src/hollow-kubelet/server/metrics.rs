@@ -19,29 +19,17 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the metrics; fails if a name is already registered.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
+        let open = ("kube_node_hollow_endpoints", "Ports at which kubelets of hollow machines are served");
+        let requests =
+            ("kube_node_hollow_endpoint_requests_total", "Requests to hollow kubelets, by endpoint and code");
+        let failures = (
+            "kube_node_hollow_endpoint_failures_total",
+            "What keeps hollow kubelets from serving, by reason",
+        );
         Ok(Self {
-            open: gauge(
-                registry,
-                ("kube_node_hollow_endpoints", "Ports at which kubelets of hollow machines are served"),
-            )?,
-            requests: counters(
-                registry,
-                (
-                    "kube_node_hollow_endpoint_requests_total",
-                    "Requests to hollow kubelets, by endpoint and code",
-                ),
-                ["endpoint", "code"],
-                [["healthz", "200"]],
-            )?,
-            failures: counters(
-                registry,
-                (
-                    "kube_node_hollow_endpoint_failures_total",
-                    "What keeps hollow kubelets from serving, by reason",
-                ),
-                ["reason"],
-                REASONS.map(|reason| [reason]),
-            )?,
+            open: gauge(registry, open)?,
+            requests: counters(registry, requests, ["endpoint", "code"], [["healthz", "200"]])?,
+            failures: counters(registry, failures, ["reason"], REASONS.map(|reason| [reason]))?,
         })
     }
 

@@ -89,7 +89,7 @@ pub enum ServeError {
 pub struct Server {
     client: Client,
     machines: Arc<dyn ServedMachines>,
-    listeners: Arc<ListenerPool>,
+    pub(super) listeners: Arc<ListenerPool>,
     access: Access,
     metrics: Metrics,
     options: ServerOptions,
@@ -121,10 +121,6 @@ impl Server {
             slots: ConnectionSlots::default(),
             shutdown: CancellationToken::new(),
         })
-    }
-
-    pub(super) fn listeners(&self) -> Arc<ListenerPool> {
-        Arc::clone(&self.listeners)
     }
 
     /// Serves until `shutdown`.

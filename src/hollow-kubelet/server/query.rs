@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use http::Uri;
 
 /// Keys and values of a query, decoded.
-#[derive(Debug, Default)]
 pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {

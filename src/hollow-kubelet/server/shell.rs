@@ -1,7 +1,7 @@
 //! Simulated commands in hollow containers. No command is executed: a few behave as real ones, and every
 //! other one reports success (unless another exit code is set) and prints its arguments.
 
-use std::time::Duration;
+use std::{ops::ControlFlow, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::sleep;
@@ -16,7 +16,6 @@ const MISUSE: i32 = 2;
 const DEPTH: u8 = 8;
 
 /// Environment of a command.
-#[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// Host name.
     pub hostname: String,
@@ -27,7 +26,7 @@ pub struct Environment {
 }
 
 /// Streams of a command; None for one that was not requested.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Terminal {
     /// Standard input.
     pub stdin: Option<Source>,
@@ -56,9 +55,7 @@ impl Terminal {
 
     async fn print_error(&mut self, text: &str) {
         match &self.stderr {
-            Some(stderr) => {
-                stderr.send(text.to_owned()).await;
-            }
+            Some(stderr) => _ = stderr.send(text).await,
             None => self.print(text).await,
         }
     }
@@ -93,103 +90,79 @@ impl Terminal {
     }
 }
 
-/// End of a command.
-enum Ended {
-    /// The command ended with this exit code.
-    With(i32),
-    /// The command also ends the shell that runs it.
-    Shell(i32),
-}
+/// Exit code of a command; a break if the command also ends the shell that runs it.
+type Ended = ControlFlow<i32, i32>;
 
-impl Ended {
-    const fn code(&self) -> i32 {
-        match self {
-            Self::With(code) | Self::Shell(code) => *code,
-        }
+fn code_of(ended: Ended) -> i32 {
+    match ended {
+        ControlFlow::Continue(code) | ControlFlow::Break(code) => code,
     }
 }
 
 /// Runs a command; returns its exit code.
 pub async fn run(environment: &Environment, terminal: &mut Terminal, command: &[String]) -> i32 {
-    call(environment, terminal, command, DEPTH).await.code()
+    code_of(call(environment, terminal, command, DEPTH).await)
 }
 
 async fn call(environment: &Environment, terminal: &mut Terminal, command: &[String], depth: u8) -> Ended {
-    let [program, arguments @ ..] = command else { return Ended::With(0) };
+    let [program, arguments @ ..] = command else { return Ended::Continue(0) };
     let name = program.rsplit('/').next().unwrap_or(program);
-    let code = match (name, arguments) {
-        ("true" | ":", _) => 0,
-        ("false", _) => 1,
+    // Output of a command that succeeds; a command with another exit code returns it.
+    let output = match (name, arguments) {
+        ("true" | ":", _) => String::new(),
         ("exit", _) => {
             let code = arguments.first().map_or(Some(0), |code| code.parse::<u8>().ok().map(i32::from));
-            return Ended::Shell(code.unwrap_or(MISUSE));
+            return Ended::Break(code.unwrap_or(MISUSE));
         }
-        ("echo", [flag, rest @ ..]) if flag == "-n" => {
-            terminal.print(&rest.join(" ")).await;
-            0
-        }
-        ("echo", _) => {
-            terminal.print(&format!("{}\n", arguments.join(" "))).await;
-            0
-        }
-        ("pwd", []) => {
-            terminal.print("/\n").await;
-            0
-        }
-        ("hostname", []) => {
-            terminal.print(&format!("{}\n", environment.hostname)).await;
-            0
-        }
+        ("echo", [flag, rest @ ..]) if flag == "-n" => rest.join(" "),
+        ("echo", _) => format!("{}\n", arguments.join(" ")),
+        ("pwd", []) => "/\n".to_owned(),
+        ("hostname", []) => format!("{}\n", environment.hostname),
         ("env" | "printenv", []) => {
-            let all: Vec<String> =
-                environment.variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-            terminal.print(&all.concat()).await;
-            0
+            let lines = environment.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
+            lines.collect::<Vec<_>>().concat()
         }
-        ("printenv", [name]) => match variable(environment, name) {
-            "" => 1,
-            value => {
-                let line = format!("{value}\n");
-                terminal.print(&line).await;
-                0
-            }
-        },
+        ("printenv", [name]) if !variable(environment, name).is_empty() => {
+            format!("{}\n", variable(environment, name))
+        }
+        ("false", _) | ("printenv", [_]) => return Ended::Continue(1),
         ("sleep", [time]) => {
-            if let Some(time) = span(time) {
-                sleep(time).await;
-                0
-            } else {
+            let Some(time) = span(time) else {
                 terminal.print_error(&format!("sleep: invalid time interval '{time}'\n")).await;
-                1
-            }
+                return Ended::Continue(1);
+            };
+            sleep(time).await;
+            String::new()
         }
         ("cat", []) => {
             terminal.copy().await;
-            0
+            String::new()
         }
         ("cat", files) => {
             for file in files {
                 terminal.print_error(&format!("cat: {file}: No such file or directory\n")).await;
             }
-            1
+            return Ended::Continue(1);
         }
         ("sh" | "bash" | "ash" | "dash", [flag, script, ..]) if flag == "-c" && depth > 0 => {
-            Box::pin(script_of(environment, terminal, script, depth - 1)).await.code()
+            let ended = Box::pin(script_of(environment, terminal, script, depth - 1)).await;
+            return Ended::Continue(code_of(ended));
         }
         ("sh" | "bash" | "ash" | "dash", arguments)
             if depth > 0 && arguments.iter().all(|a| a.starts_with('-')) =>
         {
-            Box::pin(converse(environment, terminal, depth - 1)).await
+            return Ended::Continue(Box::pin(converse(environment, terminal, depth - 1)).await);
         }
         _ => {
             terminal.print(&format!("{}\n", command.join(" "))).await;
             if !terminal.tty {
                 terminal.copy().await;
             }
-            environment.exit_code
+            return Ended::Continue(environment.exit_code);
         }
     };
-    Ended::With(code)
+    terminal.print(&output).await;
+    Ended::Continue(0)
 }
 
 /// Shell that reads its commands from the input.
@@ -201,8 +174,8 @@ async fn converse(environment: &Environment, terminal: &mut Terminal, depth: u8)
         }
         let Some(line) = line(terminal).await else { return code };
         match script_of(environment, terminal, &line, depth).await {
-            Ended::With(last) => code = last,
-            Ended::Shell(code) => return code,
+            Ended::Continue(last) => code = last,
+            Ended::Break(code) => return code,
         }
     }
 }
@@ -236,7 +209,7 @@ async fn script_of(environment: &Environment, terminal: &mut Terminal, script: &
     let Some(commands) = parse(script, |name| variable(environment, name).to_owned()) else {
         // Unsupported syntax is handled as an unknown command.
         terminal.print(&format!("{script}\n")).await;
-        return Ended::With(environment.exit_code);
+        return Ended::Continue(environment.exit_code);
     };
     let mut code = 0;
     for (when, words) in commands {
@@ -246,13 +219,10 @@ async fn script_of(environment: &Environment, terminal: &mut Terminal, script: &
             When::Failed => code != 0,
         };
         if is_due {
-            match call(environment, terminal, &words, depth).await {
-                Ended::With(last) => code = last,
-                ended @ Ended::Shell(_) => return ended,
-            }
+            code = call(environment, terminal, &words, depth).await?;
         }
     }
-    Ended::With(code)
+    Ended::Continue(code)
 }
 
 fn variable<'a>(environment: &'a Environment, name: &str) -> &'a str {

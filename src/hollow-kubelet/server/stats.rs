@@ -11,7 +11,6 @@ use super::usage::{PodUsage, Usage};
 use crate::clock::to_seconds;
 
 /// Resource usage of a machine and its pods at one time.
-#[derive(Debug)]
 pub struct Stats<'a> {
     /// Name of the Node.
     pub node: &'a str,

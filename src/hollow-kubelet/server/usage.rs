@@ -38,7 +38,6 @@ impl Usage {
 }
 
 /// Resource usage of a pod and of its running containers.
-#[derive(Clone, Debug, PartialEq)]
 pub struct PodUsage<'a> {
     /// The pod.
     pub pod: &'a PodView,

@@ -131,16 +131,12 @@ impl Election {
                 self.elector.take_response(sent, Moment::now(), response);
                 if let Some(until) = self.elector.held() {
                     self.leadership.fence().open_until(until);
-                    if !led {
-                        info!(
-                            identity = self.options.identity,
-                            lease = self.options.lease(),
-                            "has the Lease"
-                        );
-                    }
                 }
-                let holder = self.lease.as_ref().and_then(holder);
-                self.leadership.observed(holder, self.elector.held().is_some());
+                let leads = self.elector.held().is_some();
+                if leads && !led {
+                    info!(identity = self.options.identity, lease = self.options.lease(), "has the Lease");
+                }
+                self.leadership.observed(self.lease.as_ref().and_then(holder), leads);
             }
         }
         Ok(())

@@ -70,10 +70,8 @@ pub enum WatchError {
 impl WatchError {
     /// HTTP status of a refusal.
     pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::Transport(error) => error.code(),
-            _ => None,
-        }
+        let Self::Transport(error) = self else { return None };
+        error.code()
     }
 
     /// Returns true if the next watch can resume at the same resource version. Otherwise the next one lists
@@ -97,21 +95,14 @@ pub async fn follow<E>(
 ) -> E {
     let mut since = None;
     loop {
-        let ended = match (&since, watch.initial_list) {
+        let mut ended = match (&since, watch.initial_list) {
             (None, InitialList::List) => Err(WatchError::NoLists),
             _ => watch_once(client, watch, meter, &mut since, &mut on_event).await,
         };
-        let error = match ended {
-            Ok(()) => continue,
-            Err(WatchError::NoLists) => match list(client, watch, meter, &mut on_event).await {
-                Ok(version) => {
-                    since = Some(version);
-                    continue;
-                }
-                Err(error) => error,
-            },
-            Err(error) => error,
-        };
+        if let Err(WatchError::NoLists) = ended {
+            ended = list(client, watch, meter, &mut on_event).await.map(|version| since = Some(version));
+        }
+        let Err(error) = ended else { continue };
         if !error.keeps_place() {
             since = None;
         }
@@ -174,9 +165,9 @@ async fn watch_once(
                     }
                     if since.is_none() && ends_list {
                         on_event(WatchEvent::Complete);
+                    }
+                    if since.is_some() || ends_list {
                         *since = Some(version.into());
-                    } else if let Some(since) = since {
-                        *since = version.into();
                     }
                 }
                 Err(error) if error.code() == Some(410) => return Err(WatchError::Expired),

@@ -43,15 +43,11 @@ pub struct Config {
 
 /// Producer end of a queue. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct WorkQueue<K> {
-    shared: Arc<Shared<K>>,
-}
+pub struct WorkQueue<K>(Arc<Shared<K>>);
 
 /// Consumer end of a queue, for [`run`].
 #[derive(Debug)]
-pub struct Consumer<K> {
-    shared: Arc<Shared<K>>,
-}
+pub struct Consumer<K>(Arc<Shared<K>>);
 
 #[derive(Debug)]
 struct Shared<K> {
@@ -63,15 +59,15 @@ struct Shared<K> {
 /// Creates a queue and returns both ends.
 pub fn work_queue<K: Eq + Hash + Clone>() -> (WorkQueue<K>, Consumer<K>) {
     let shared = Arc::new(Shared { schedule: Mutex::default(), earlier: Notify::new() });
-    (WorkQueue { shared: Arc::clone(&shared) }, Consumer { shared })
+    (WorkQueue(Arc::clone(&shared)), Consumer(shared))
 }
 
 impl<K: Eq + Hash + Clone> WorkQueue<K> {
     /// Requests a reconciliation of `key` as soon as its interval allows. A key that waits already keeps its
     /// place.
     pub fn add(&self, key: K) {
-        if self.shared.schedule.lock().add(key, Instant::now()) {
-            self.shared.earlier.notify_one();
+        if self.0.schedule.lock().add(key, Instant::now()) {
+            self.0.earlier.notify_one();
         }
     }
 }
@@ -83,7 +79,7 @@ where
     F: Fn(K) -> Fut,
     Fut: Future<Output = Action>,
 {
-    let Consumer { shared } = consumer;
+    let Consumer(shared) = consumer;
     let mut running = FuturesUnordered::new();
     while !stop.is_cancelled() {
         while running.len() < config.concurrency.max(1) {

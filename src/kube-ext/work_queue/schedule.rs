@@ -32,7 +32,7 @@ pub struct Schedule<K> {
 }
 
 /// State of a key that waits, runs, has failed, or started within its interval.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KeyState {
     /// Position of the key; while the key runs, its position afterwards.
     position: Option<Position>,
@@ -53,7 +53,7 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
     /// Requests a start of `key`. Returns true if the key became the first to start.
     pub fn add(&mut self, key: K, now: Instant) -> bool {
         let position = self.position_at(now);
-        let state = self.keys.entry(key.clone()).or_insert_with(KeyState::idle);
+        let state = self.keys.entry(key.clone()).or_default();
         let position = state.allowed(position);
         if state.position.is_some_and(|present| present <= position) {
             return false;
@@ -76,7 +76,7 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         let key = first.remove();
         // Every waiting key has a state.
-        let state = self.keys.entry(key.clone()).or_insert_with(KeyState::idle);
+        let state = self.keys.entry(key.clone()).or_default();
         state.position = None;
         state.is_running = true;
         if !min_interval.is_zero() {
@@ -89,8 +89,7 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
 
     /// Ends a run that [`Self::start`] began.
     pub fn finish(&mut self, key: K, action: Action, now: Instant) {
-        let Entry::Occupied(mut entry) = self.keys.entry(key) else { return };
-        let state = entry.get_mut();
+        let Some(state) = self.keys.get_mut(&key) else { return };
         state.is_running = false;
         state.failures = if action == Action::Failed { state.failures.saturating_add(1) } else { 0 };
         let delay = match action {
@@ -103,14 +102,10 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
             state.allowed((now + delay.min(LONGEST), self.arrivals))
         });
         state.position = state.position.into_iter().chain(again).min();
-        match state.position {
-            Some(position) => {
-                self.waiting.insert(position, entry.key().clone());
-            }
-            None if state.is_forgettable(now) => {
-                entry.remove();
-            }
-            None => {}
+        if let Some(position) = state.position {
+            self.waiting.insert(position, key);
+        } else if state.is_forgettable(now) {
+            self.keys.remove(&key);
         }
     }
 
@@ -154,10 +149,6 @@ impl<K> Schedule<K> {
 }
 
 impl KeyState {
-    const fn idle() -> Self {
-        Self { position: None, is_running: false, not_before: None, failures: 0 }
-    }
-
     /// The position, moved to the end of the interval.
     fn allowed(&self, (due, arrival): Position) -> Position {
         (self.not_before.map_or(due, |not_before| due.max(not_before)), arrival)

@@ -140,10 +140,8 @@ pub fn manifest_digest(path: &Path) -> anyhow::Result<String> {
             let entry = entry?;
             if entry.path()?.as_os_str() == INDEX {
                 let index: Value = serde_json::from_reader(entry)?;
-                return Ok(index["manifests"][0]["digest"]
-                    .as_str()
-                    .context("its index names no image")?
-                    .to_owned());
+                let digest = index["manifests"][0]["digest"].as_str();
+                return Ok(digest.context("its index names no image")?.to_owned());
             }
         }
         bail!("it has no index")

@@ -52,7 +52,7 @@ impl Layer {
     /// Builds the layer of an image.
     pub fn build(image: Image, contents: Contents<'_>) -> anyhow::Result<Self> {
         let Contents { program, machine, shell } = contents;
-        let path = image.program_path();
+        let path = image.entrypoint()[0].trim_start_matches('/');
         let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), Compression::default())));
         if let Some(shell) = shell {
             folder(&mut tar, "bin/", 0o755)?;
@@ -64,12 +64,11 @@ impl Layer {
             tar.append_data(header, path, text.as_bytes())?;
         }
         executable(&mut tar, path, program)?;
-        match (image.machine_path(), machine) {
-            (None, _) => {}
-            (Some(machine_path), Some(machine)) => executable(&mut tar, machine_path, machine)?,
-            // A hard link takes no space.
-            (Some(machine_path), None) => {
-                tar.append_link(&mut header(EntryType::Link, 0o755, 0), machine_path, path)?;
+        if let Some(machine_path) = image.machine_path() {
+            match machine {
+                Some(machine) => executable(&mut tar, machine_path, machine)?,
+                // A hard link takes no space.
+                None => tar.append_link(&mut header(EntryType::Link, 0o755, 0), machine_path, path)?,
             }
         }
         folder(&mut tar, "tmp/", 0o1777)?;

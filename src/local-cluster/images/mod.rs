@@ -66,11 +66,6 @@ impl Image {
         self.into()
     }
 
-    /// Path of the main program inside the image.
-    fn program_path(self) -> &'static str {
-        self.entrypoint()[0].trim_start_matches('/')
-    }
-
     /// Path of the machine program inside the image.
     fn machine_path(self) -> Option<&'static str> {
         (self != Self::Kubemark).then_some(MACHINE_PROGRAM)

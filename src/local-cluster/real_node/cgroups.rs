@@ -81,22 +81,27 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Paths of the parent, one in each hierarchy.
+    fn parents(&self) -> impl Iterator<Item = PathBuf> {
+        self.hierarchies.iter().map(|hierarchy| hierarchy.mount.join(&self.name))
+    }
+
     /// Returns true if the parent exists in some hierarchy.
     pub fn exist(&self) -> bool {
-        self.hierarchies.iter().any(|hierarchy| hierarchy.mount.join(&self.name).exists())
+        self.parents().any(|parent| parent.exists())
     }
 
     /// Pids of the node's own processes, without those of pods.
     pub fn system_processes(&self) -> BTreeSet<i32> {
-        let folders = self.hierarchies.iter().map(|hierarchy| hierarchy.mount.join(&self.name).join(SYSTEM));
-        folders.flat_map(|folder| processes_in(&folder)).collect()
+        self.parents().flat_map(|parent| processes_in(&parent.join(SYSTEM))).collect()
     }
 
     /// Kills every process below the parent and removes the cgroups.
     pub async fn remove(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let folders = self.folders();
+            // The parent and all folders below it, of every hierarchy.
+            let folders: Vec<PathBuf> = self.parents().flat_map(|parent| folders_below(&parent)).collect();
             let pids: BTreeSet<i32> = folders.iter().flat_map(|folder| processes_in(folder)).collect();
             for process in pids.iter().copied().filter_map(ProcessId::of) {
                 process
@@ -104,23 +109,12 @@ impl Cgroups {
                     .with_context(|| format!("cannot end the process {} of a real node", process.pid))?;
             }
             // The kernel releases a cgroup some moments after its last process.
-            match folders.iter().rev().try_for_each(fs::remove_dir) {
-                Ok(()) => return Ok(()),
-                Err(_) if Instant::now() < deadline => sleep(POLL).await,
-                Err(error) => {
-                    return Err(error)
-                        .with_context(|| format!("cannot end the processes {pids:?} of a real node"));
-                }
+            let removed = folders.iter().rev().try_for_each(fs::remove_dir);
+            if removed.is_ok() || Instant::now() >= deadline {
+                return removed.with_context(|| format!("cannot end the processes {pids:?} of a real node"));
             }
+            sleep(POLL).await;
         }
-    }
-
-    /// The parent and all folders below it, of every hierarchy.
-    fn folders(&self) -> Vec<PathBuf> {
-        self.hierarchies
-            .iter()
-            .flat_map(|hierarchy| folders_below(&hierarchy.mount.join(&self.name)))
-            .collect()
     }
 }
 
@@ -152,25 +146,23 @@ fn processes_in(folder: &Path) -> Vec<i32> {
 
 /// Hierarchies in `/proc/self/mountinfo`, each once even if mounted twice.
 fn parse_mounts(mounts: &str) -> Vec<Hierarchy> {
-    let mut hierarchies: Vec<Hierarchy> = Vec::new();
-    for line in mounts.lines() {
-        let Some((left, right)) = line.split_once(" - ") else { continue };
-        let (mut left, mut right) = (left.split(' ').skip(4), right.split(' '));
-        let (Some(mount), Some(kind)) = (left.next(), right.next()) else { continue };
-        let options = right.nth(1).unwrap_or_default();
-        if !["cgroup", "cgroup2"].contains(&kind) {
-            continue;
-        }
-        let hierarchy = Hierarchy {
-            mount: mount.into(),
-            unified: kind == "cgroup2",
-            cpuset: options.split(',').any(|option| option == "cpuset"),
-        };
+    let mut hierarchies = Vec::new();
+    for hierarchy in mounts.lines().filter_map(parse_mount) {
         if !hierarchies.contains(&hierarchy) {
             hierarchies.push(hierarchy);
         }
     }
     hierarchies
+}
+
+/// Hierarchy in a line of `/proc/self/mountinfo`; `None` if another file system is mounted.
+fn parse_mount(line: &str) -> Option<Hierarchy> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut right = right.split(' ');
+    let (mount, kind) = (left.split(' ').nth(4)?, right.next()?);
+    let cpuset = right.nth(1).is_some_and(|options| options.split(',').any(|option| option == "cpuset"));
+    let unified = kind == "cgroup2";
+    (unified || kind == "cgroup").then(|| Hierarchy { mount: mount.into(), unified, cpuset })
 }
 
 #[cfg(test)]

@@ -97,9 +97,8 @@ async fn wait_ready(node: &Node) -> anyhow::Result<()> {
     while let Err(error) = ctr(node, ["version"]).await {
         if Instant::now() >= deadline {
             let (limit, log) = (READY_LIMIT.as_secs(), node.logs.join("containerd.log"));
-            return Err(
-                error.context(format!("containerd does not answer after {limit} s, see {}", log.display()))
-            );
+            let text = format!("containerd does not answer after {limit} s, see {}", log.display());
+            return Err(error.context(text));
         }
         sleep(POLL).await;
     }

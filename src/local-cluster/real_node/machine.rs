@@ -68,13 +68,9 @@ pub(super) fn enter(dir: &Path, needed: &[&Path]) -> anyhow::Result<()> {
 fn bind_top_of_host(root: &Path) -> anyhow::Result<()> {
     let at = Path::new("/");
     let entries = fs::read_dir(at).with_context(|| not_created(at))?;
-    for entry in entries.flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
+    for entry in entries.flatten().filter(|entry| PRIVATE.iter().all(|name| entry.file_name() != *name)) {
+        let (path, target) = (entry.path(), root.join(entry.file_name()));
         let Ok(kind) = entry.file_type() else { continue };
-        if PRIVATE.iter().any(|private| name == *private) {
-            continue;
-        }
-        let target = root.join(&name);
         if kind.is_symlink() {
             let pointed = fs::read_link(&path).with_context(|| not_created(&path))?;
             symlink(pointed, &target).with_context(|| not_created(&target))?;
@@ -104,13 +100,12 @@ fn show_kernel_settings(root: &Path) -> anyhow::Result<()> {
     for (name, value) in KERNEL_SETTINGS {
         let file = root.join("proc/sys").join(name);
         // A kernel built without keys lacks these files; the kubelet then reports it.
-        if fs::read_to_string(&file).map_or(true, |present| present.trim() == value) {
-            continue;
+        if fs::read_to_string(&file).is_ok_and(|present| present.trim() != value) {
+            let over = shown.join(name.replace('/', "."));
+            fs::write(&over, format!("{value}\n")).with_context(|| not_created(&over))?;
+            mount(Some(&over), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .with_context(|| not_mounted(&file))?;
         }
-        let over = shown.join(name.replace('/', "."));
-        fs::write(&over, format!("{value}\n")).with_context(|| not_created(&over))?;
-        mount(Some(&over), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .with_context(|| not_mounted(&file))?;
     }
     Ok(())
 }

@@ -46,10 +46,8 @@ impl Network {
 
     /// The network of the last start if it is free, else the first free one from number `first` on.
     fn choose(taken: &[Ipv4Net], last: Option<Self>, first: u8) -> Option<Self> {
-        let candidates = POOLS
-            .into_iter()
-            .flat_map(|pool| (0..=u8::MAX).map(move |offset| Self::of(pool, first.wrapping_add(offset))));
-        last.into_iter().chain(candidates).find(|network| network.is_free(taken))
+        let all_of = |pool| (0..=u8::MAX).map(move |offset| Self::of(pool, first.wrapping_add(offset)));
+        last.into_iter().chain(POOLS.into_iter().flat_map(all_of)).find(|network| network.is_free(taken))
     }
 }
 
@@ -87,22 +85,18 @@ pub(super) fn attach(id: &str, network: &Network, pid: u32) -> anyhow::Result<()
     let Network { host, node, .. } = network;
     let peer = peer_name(id);
     batch(&[], "move the link into the node", &format!("link set {peer} netns {pid} name {INSIDE}\n"))?;
-    batch(
-        &["nsenter", &format!("--net=/proc/{pid}/ns/net")],
-        "set up the network of the node",
-        &format!(
-            "link set lo up\nlink set {INSIDE} up\naddr add {node}/30 dev {INSIDE}\nroute add default via {host}\n"
-        ),
-    )
+    let commands = format!(
+        "link set lo up\nlink set {INSIDE} up\naddr add {node}/30 dev {INSIDE}\nroute add default via {host}\n"
+    );
+    batch(&["nsenter", &format!("--net=/proc/{pid}/ns/net")], "set up the network of the node", &commands)
 }
 
 /// Removes the link with its address and route. Returns true if it existed.
 pub(super) fn unlink(id: &str) -> anyhow::Result<bool> {
-    let name = link_name(id);
     if !exists(id) {
         return Ok(false);
     }
-    match batch(&[], "remove the link of the node", &format!("link delete {name}\n")) {
+    match batch(&[], "remove the link of the node", &format!("link delete {}\n", link_name(id))) {
         // The link goes by itself with the namespace of its other end.
         Err(_) if !exists(id) => Ok(true),
         other => other.map(|()| true),
@@ -117,33 +111,27 @@ pub(super) fn exists(id: &str) -> bool {
 fn link(id: &str, network: &Network) -> anyhow::Result<()> {
     let (name, peer) = (link_name(id), peer_name(id));
     let Network { host, node, pods } = network;
-    batch(
-        &[],
-        "make the link of the node",
-        &format!(
-            "link add {name} type veth peer name {peer}\naddr add {host}/30 dev {name}\nlink set {name} up\nroute add {pods} via {node} dev {name}\n"
-        ),
-    )
+    let commands = format!(
+        "link add {name} type veth peer name {peer}\naddr add {host}/30 dev {name}\nlink set {name} up\nroute add {pods} via {node} dev {name}\n"
+    );
+    batch(&[], "make the link of the node", &commands)
 }
 
 /// Lock for choosing networks: an abstract Unix socket. The kernel releases the name when the process ends;
 /// no file stays.
 fn lock() -> anyhow::Result<UnixListener> {
     let deadline = Instant::now() + LOCK_LIMIT;
+    let seconds = LOCK_LIMIT.as_secs();
+    let busy = || {
+        format!("another kube-node has been setting up its network for {seconds} s: wait for it, or end it")
+    };
     loop {
         let lock = SocketAddr::from_abstract_name("kube-node-network");
         match lock.and_then(|name| UnixListener::bind_addr(&name)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 thread::park_timeout(Duration::from_millis(20));
             }
-            other => {
-                return other.with_context(|| {
-                    format!(
-                        "another kube-node has been setting up its network for {} s: wait for it, or end it",
-                        LOCK_LIMIT.as_secs()
-                    )
-                });
-            }
+            other => return other.with_context(busy),
         }
     }
 }
@@ -163,13 +151,9 @@ fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
         dst: String,
     }
     let routes: Vec<Route> = serde_json::from_slice(json)?;
-    Ok(routes
-        .into_iter()
-        .filter_map(|route| {
-            route.dst.parse().ok().or_else(|| route.dst.parse::<Ipv4Addr>().ok().map(Into::into))
-        })
-        .filter(|network: &Ipv4Net| network.prefix_len() > 0)
-        .collect())
+    let network = |dst: &str| dst.parse::<Ipv4Net>().or_else(|_| dst.parse().map(Ipv4Addr::into)).ok();
+    let networks = routes.iter().filter_map(|route| network(&route.dst));
+    Ok(networks.filter(|network| network.prefix_len() > 0).collect())
 }
 
 /// Runs `ip` commands, one a line, by the command `wrapper` if there is one.

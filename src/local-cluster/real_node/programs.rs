@@ -125,17 +125,13 @@ impl Programs {
 /// Programs that the user does not name.
 fn built_for(options: &Options) -> Vec<&'static str> {
     let Options { containerd, runc, cni_dir, .. } = options;
-    let mut names = Vec::new();
-    if containerd.is_none() {
-        names.extend(binaries::CONTAINERD_PROGRAMS);
-    }
-    if runc.is_none() {
-        names.extend(binaries::RUNC_PROGRAMS);
-    }
-    if cni_dir.is_none() {
-        names.extend(binaries::CNI_PLUGINS);
-    }
-    names
+    let programs: [(_, &[&str]); 3] = [
+        (containerd, &binaries::CONTAINERD_PROGRAMS),
+        (runc, &binaries::RUNC_PROGRAMS),
+        (cni_dir, &binaries::CNI_PLUGINS),
+    ];
+    let unnamed = programs.into_iter().filter(|(named, _)| named.is_none());
+    unnamed.flat_map(|(_, programs)| programs).copied().collect()
 }
 
 /// Path of a program named by a flag.

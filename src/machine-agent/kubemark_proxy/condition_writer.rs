@@ -126,8 +126,5 @@ async fn send(client: &Client, request: http::request::Builder, body: Vec<u8>) -
 
 /// Returns true if waiting may help.
 fn is_temporary(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
-        _ => true,
-    }
+    !matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
 }

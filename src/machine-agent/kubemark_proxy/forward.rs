@@ -31,6 +31,10 @@ const REQUEST_MAX: usize = 3 << 20;
 /// Longest response that is rewritten as a whole, in bytes.
 const RESPONSE_MAX: usize = 4 << 20;
 
+/// Media types of a status that kubemark writes: patches, or the whole Node.
+const STATUS_FORMS: [&str; 3] =
+    ["application/strategic-merge-patch+json", "application/merge-patch+json", "application/json"];
+
 /// Handles a request.
 pub async fn handle(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
@@ -85,24 +89,17 @@ impl Exchange<'_> {
 
     /// Handles a status that kubemark writes.
     async fn status(self) -> Result<Response, Refusal> {
-        let status: Value = match content_type(&self.head.headers) {
-            "application/strategic-merge-patch+json"
-            | "application/merge-patch+json"
-            | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
-                let why = format!("the status is no JSON: {error}");
-                Refusal::by_proxy(StatusCode::BAD_REQUEST, "BadRequest", &why)
-            })?,
-            other => {
-                let why = format!(
-                    "{other:?} is no form of a status that it can read: start kubemark with --kube-api-content-type=application/json"
-                );
-                return Err(Refusal::by_proxy(
-                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                    "UnsupportedMediaType",
-                    &why,
-                ));
-            }
-        };
+        let form = content_type(&self.head.headers);
+        if !STATUS_FORMS.contains(&form) {
+            let why = format!(
+                "{form:?} is no form of a status that it can read: start kubemark with --kube-api-content-type=application/json"
+            );
+            return Err(Refusal::by_proxy(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", &why));
+        }
+        let status: Value = serde_json::from_slice(&self.body).map_err(|error| {
+            let why = format!("the status is no JSON: {error}");
+            Refusal::by_proxy(StatusCode::BAD_REQUEST, "BadRequest", &why)
+        })?;
         // The condition writer is notified after the write: otherwise it might write the same. The first
         // status is the boot.
         let (client, shared) = (self.client, self.shared);
@@ -144,7 +141,7 @@ impl Exchange<'_> {
     /// Forwards a request whose response contains Nodes, and rewrites those.
     async fn nodes(self, watch: bool) -> Result<Response, Refusal> {
         let shared = Arc::clone(self.shared);
-        let own = self.head.uri.path().strip_prefix("/api/v1/nodes/").is_some();
+        let own = self.head.uri.path().starts_with("/api/v1/nodes/");
         let headers = headers::of_readable_request(&self.head.headers);
         let (mut head, body) = self.send(headers).await?.into_parts();
         if own && head.status == StatusCode::NOT_FOUND {

@@ -30,10 +30,7 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Args;
 use kube::Client;
-use kube_ext::{
-    admin::{Admin, Readiness},
-    process::signals,
-};
+use kube_ext::{admin::Admin, process::signals};
 use kube_node_api::machine_files::MachineSettings;
 use machine_identity::{Identity, IdentityOptions};
 use parking_lot::Mutex;
@@ -44,7 +41,7 @@ use tracing::info;
 
 use self::state::NodeState;
 use crate::{
-    machine_args::{self, MachineArgs},
+    machine_args::{self, MachineArgs, readiness},
     machine_dir::MachineDir,
 };
 
@@ -91,8 +88,12 @@ impl KubemarkProxy {
         let server = AbortOnDropHandle::new(tokio::spawn(server.into_future()));
         shared.set(dir.settings()?);
         if let Some(address) = args.probes() {
+            let ready = Arc::clone(&shared);
+            // Ready once kubemark may start.
+            let readiness =
+                readiness("the machine has no identity yet", move || ready.client.get().is_some());
             let admin = Admin::bind(address, "--probe-port").await?;
-            tokio::spawn(admin.serve(Registry::new(), readiness(Arc::clone(&shared)), shutdown.clone()));
+            tokio::spawn(admin.serve(Registry::new(), readiness, shutdown.clone()));
         }
         let work = Box::pin(async {
             let options = IdentityOptions::new(args.node, dir.bootstrap(), args.state_dir);
@@ -152,12 +153,4 @@ impl Shared {
         }
         self.state.lock().gone.clone().map_or(Ok(()), |gone| Err(gone.into()))
     }
-}
-
-/// Ready once kubemark may start.
-fn readiness(shared: Arc<Shared>) -> Readiness {
-    Arc::new(move || {
-        let is_ready = shared.client.get().is_some();
-        if is_ready { Vec::new() } else { vec!["the machine has no identity yet".to_owned()] }
-    })
 }

@@ -6,7 +6,7 @@ use kube::core::Status;
 use kube_ext::error::chain;
 use serde_json::{Value, json};
 
-use super::{condition_writer::ReadError, state::NodeGone};
+use super::condition_writer::ReadError;
 
 /// Refusal of a request. Its reason is a `StatusReason` of apimachinery (pkg/apis/meta/v1).
 pub struct Refusal(Status);
@@ -35,16 +35,10 @@ impl From<kube::Error> for Refusal {
     }
 }
 
-impl From<NodeGone> for Refusal {
-    fn from(gone: NodeGone) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", &gone.to_string())
-    }
-}
-
 impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Gone(gone) => gone.into(),
+            ReadError::Gone(gone) => Self::new(StatusCode::FORBIDDEN, "Forbidden", &gone.to_string()),
             ReadError::Kube(error) => error.into(),
         }
     }

@@ -34,10 +34,6 @@ impl ConditionText {
         self.0.iter().all(|(key, text)| condition[key] == *text)
     }
 
-    fn put_into(&self, condition: &mut Map<String, Value>) {
-        condition.extend(self.0.clone());
-    }
-
     fn learn(&mut self, condition: &Value) {
         for (key, text) in &mut self.0 {
             if condition[key].is_string() {
@@ -73,8 +69,8 @@ impl ReportedStatus {
             }
         }
         for condition in status["conditions"].as_array().into_iter().flatten() {
-            if let Some(text) = condition["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type))
-            {
+            let known = condition["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type));
+            if let Some(text) = known {
                 text.learn(condition);
             }
         }
@@ -96,7 +92,7 @@ impl ReportedStatus {
                 Behaviour::Silent => true,
             };
             if let (true, Some(reported), Some(shown)) = (is_ours, reported, shown.as_object_mut()) {
-                reported.put_into(shown);
+                shown.extend(reported.0.clone());
             }
         }
     }
@@ -117,12 +113,10 @@ impl ReportedStatus {
             .map(|(r#type, text)| {
                 let before = condition(node, r#type).filter(|before| before["status"] == text.0["status"]);
                 let since = before.and_then(since).unwrap_or(now);
-                let mut condition = Map::from_iter([
-                    ("type".to_owned(), json!(r#type)),
-                    ("lastHeartbeatTime".to_owned(), time(now)),
-                    ("lastTransitionTime".to_owned(), time(since)),
-                ]);
-                text.put_into(&mut condition);
+                let times = [("lastHeartbeatTime", now), ("lastTransitionTime", since)];
+                let mut condition = text.0.clone();
+                condition.insert("type".to_owned(), json!(r#type));
+                condition.extend(times.map(|(key, at)| (key.to_owned(), time(at))));
                 Value::Object(condition)
             })
             .collect();
@@ -149,7 +143,7 @@ pub fn rewrite_written(
     }
     let ready = conditions(status).find(|condition| condition["type"] == UNHEALTHY.r#type);
     let Some(ready) = ready.and_then(Value::as_object_mut) else { return };
-    ConditionText::from(UNHEALTHY).put_into(ready);
+    ready.extend(ConditionText::from(UNHEALTHY).0);
     // kubemark sees a status that differs from the API server's, so the transition time is computed here.
     if let Some(shown) = shown {
         let since = since(shown).filter(|_| shown["status"] == UNHEALTHY.status).unwrap_or(now);

@@ -2,6 +2,9 @@
 
 use http::{HeaderMap, Method, header::UPGRADE};
 
+/// Path of the Leases of all nodes.
+const LEASES: [&str; 6] = ["apis", "coordination.k8s.io", "v1", "namespaces", "kube-node-lease", "leases"];
+
 /// Class of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -36,14 +39,8 @@ pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderM
         (_, ["api", "v1", "nodes"]) if is_read => Route::Nodes { watch: is_watch(query) },
         (_, ["api", "v1", "nodes", name]) if is_read && *name == node => Route::Nodes { watch: false },
         ("PATCH" | "PUT", ["api", "v1", "nodes", name, "status"]) if *name == node => Route::Status,
-        (
-            method,
-            ["apis", "coordination.k8s.io", "v1", "namespaces", "kube-node-lease", "leases", name @ ..],
-        ) if matches!((method, name), ("POST", []))
-            || matches!(method, "PUT" | "DELETE") && name == [node] =>
-        {
-            Route::Lease
-        }
+        ("POST", path) if path == LEASES => Route::Lease,
+        ("PUT" | "DELETE", [leases @ .., name]) if leases == LEASES && *name == node => Route::Lease,
         _ if is_read => Route::Read,
         _ => Route::Write,
     }

@@ -7,14 +7,11 @@ use hollow_kubelet::{
     fault_injection::{self, Behaviour},
 };
 use jiff::Timestamp;
-use kube_node_api::{Failures, machine_files::MachineDescription, time::passed};
+use kube_node_api::{Failures, machine_files::MachineDescription, node_lease, time::passed};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::rewrite::{Leaves, ReportedStatus, condition, is_posted, rewrite_written};
-
-/// Time after its last sign of life during which a kubelet counts as alive: the duration of its Lease.
-const LIFE: Duration = Duration::from_secs(40);
 
 /// The Node is no longer this machine's: it was deleted, or another one has its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +60,8 @@ impl NodeState {
             behaviour: fault_injection::behaviour(self.failures.as_ref(), phase),
             // Before the boot no time passes.
             changes_in: phase.changes_in.filter(|_| self.boot.is_some()),
-            is_alive: quiet.is_some_and(|quiet| quiet < LIFE),
+            // A kubelet counts as alive for the duration of its Lease after its last sign of life.
+            is_alive: quiet.is_some_and(|quiet| quiet < node_lease::DURATION),
         }
     }
 

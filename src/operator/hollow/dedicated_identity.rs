@@ -101,19 +101,14 @@ impl DedicatedIdentities {
 
     /// Deletes a machine: its connection ends, and its key is forgotten.
     pub(super) fn delete(&self, uid: &str) {
-        let gone = {
-            let mut machines = self.machines.lock();
-            let gone = machines.by_uid.remove(uid);
-            if let Some(machine) = &gone
-                && machines.by_name.get(&machine.spec.node).is_some_and(|newest| **newest == *uid)
-            {
-                machines.by_name.remove(&machine.spec.node);
-            }
-            gone
-        };
-        if let Some(machine) = gone {
-            self.watchers.notify(&machine_id(&machine.spec));
+        let mut machines = self.machines.lock();
+        let Some(gone) = machines.by_uid.remove(uid) else { return };
+        let id = machine_id(&gone.spec);
+        if machines.by_name.get(&id.node) == Some(&id.uid) {
+            machines.by_name.remove(&id.node);
         }
+        drop(machines);
+        self.watchers.notify(&id);
     }
 
     /// State of a machine without an identity, or without the next one. The hollow kubelet reports a healthy machine.
@@ -138,7 +133,7 @@ impl DedicatedIdentities {
         let mut backoff = BACKOFF;
         loop {
             let began = Instant::now();
-            let error = self.lifetime(&id, &mut pending_csr).await;
+            let Err(error) = self.lifetime(&id, &mut pending_csr).await;
             if began.elapsed() > BACKOFF_RESET {
                 backoff.reset();
             }
@@ -154,7 +149,11 @@ impl DedicatedIdentities {
     }
 
     /// One lifetime: from the certificate request to the loss of the last certificate.
-    async fn lifetime(&self, id: &MachineId, pending_csr: &mut PendingCsr) -> IdentityError {
+    async fn lifetime(
+        &self,
+        id: &MachineId,
+        pending_csr: &mut PendingCsr,
+    ) -> Result<Infallible, IdentityError> {
         let (uid, rate) = (Arc::clone(&id.uid), Arc::default());
         let store = MemoryStore { uid, bootstrap: Arc::clone(&self.bootstrap), rate: Arc::clone(&rate) };
         let options = IdentityOptions { patience: PATIENCE, ..IdentityOptions::at(&*id.node, store) };
@@ -169,17 +168,14 @@ impl DedicatedIdentities {
                 obtained.await
             }
         };
-        let mut identity = match obtained {
-            Ok(identity) => identity,
-            Err(error) => return error,
-        };
+        let mut identity = obtained?;
         let client = identity.client();
         let (silent, mut is_silent) = watch::channel(false);
         {
             // A deletion removes the machine from this map first.
             let mut machines = self.machines.lock();
             let Some(machine) = machines.by_uid.get_mut(&id.uid) else {
-                return IdentityError::NodeGone { node: id.node.to_string() };
+                return Err(IdentityError::NodeGone { node: id.node.to_string() });
             };
             machine.trouble = None;
             let own = DedicatedClient { client: client.clone(), rate: Arc::clone(&rate), silent };
@@ -191,17 +187,15 @@ impl DedicatedIdentities {
             tokio::select! {
                 biased;
                 // As in a kubelet, the watches start again on the new connection.
-                renewed = identity.renewed() => match renewed {
-                    Ok(()) => continue,
-                    Err(error) => return error,
-                },
+                renewed = identity.renewed() => {
+                    renewed?;
+                    continue;
+                }
                 never = kubelet_watches::kubelet((&client, &rate), &id.node, &self.meter) => match never {},
                 // A silent machine counts as dead: it has neither watches nor a connection.
                 _ = is_silent.wait_for(|silent| *silent) => {}
             }
-            if let Err(error) = identity.hang_up().await {
-                return error;
-            }
+            identity.hang_up().await?;
             let _awake = is_silent.wait_for(|silent| !*silent).await;
         }
     }

@@ -5,10 +5,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use futures::{
-    StreamExt,
-    stream::{self, BoxStream},
-};
+use futures::{StreamExt, stream};
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, NodeView};
 use kube_node_controllers::{
@@ -45,8 +42,7 @@ impl Hosted {
         }
         let trouble = if self.membership.count(&group) == 0 {
             let message = format!(
-                "no host of the group {group} is present: start one with kube-node hollow-host --hosts {group}, or give \
-                 its StatefulSet replicas"
+                "no host of the group {group} is present: start one with kube-node hollow-host --hosts {group}, or give its StatefulSet replicas"
             );
             Some(Trouble { reason: "NoHost".to_owned(), message })
         } else {
@@ -72,7 +68,7 @@ impl Hosted {
     }
 
     /// The machines of each group that gets its first worker, or loses its last.
-    pub(super) fn watch(self: &Arc<Self>) -> BoxStream<'static, MachineId> {
+    pub(super) fn watch(self: &Arc<Self>) -> stream::BoxStream<'static, MachineId> {
         let start = (Arc::clone(self), self.membership.present());
         stream::unfold(start, async |(hosted, before)| {
             let after = hosted.membership.wait_for_change(&before).await;

@@ -6,10 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use futures::{
-    StreamExt,
-    stream::{self, BoxStream},
-};
+use futures::{StreamExt, stream};
 use hollow_kubelet::{Hollow, MachineSpec, capacity, kubelet_watches::Meter};
 use kube_node_api::machine_files::MachineSettings;
 use kube_node_cache::{Cache, NodeView};
@@ -105,7 +102,7 @@ impl InProcess {
     }
 
     /// Machines that came, went, met an obstacle, or have room now.
-    pub fn watch(&self) -> BoxStream<'static, MachineId> {
+    pub fn watch(&self) -> stream::BoxStream<'static, MachineId> {
         let running = UnboundedReceiverStream::new(self.hollow.watch()).map(machine_id).boxed();
         stream::select_all([running, self.dedicated.watchers.watch(), self.slots.watchers.watch()]).boxed()
     }

@@ -9,10 +9,7 @@ mod slots;
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use futures::{
-    StreamExt,
-    stream::{self, BoxStream},
-};
+use futures::{StreamExt, stream};
 use http::Method;
 use kube::Client;
 use kube_ext::{call, transport::Body};
@@ -121,7 +118,7 @@ impl Provider for HollowProvider {
         self.here.count()
     }
 
-    fn watch(&self) -> BoxStream<'static, MachineId> {
+    fn watch(&self) -> stream::BoxStream<'static, MachineId> {
         stream::select(self.here.watch(), self.hosted.watch()).boxed()
     }
 }

@@ -38,15 +38,11 @@ struct State {
 impl Slots {
     /// The given number of slots. `nodes` must be filled by a watch: a waiting machine is forgotten with its Node.
     pub fn register(slots: usize, nodes: &Cache<NodeView>, registry: &Registry) -> Result<Arc<Self>, Error> {
-        let limit = gauge(
-            registry,
-            ("kube_node_hollow_machines_max", "Most hollow machines that this process carries"),
-        )?;
+        let help = "Most hollow machines that this process carries";
+        let limit = gauge(registry, ("kube_node_hollow_machines_max", help))?;
         limit.set(i64::try_from(slots).unwrap_or(i64::MAX));
-        let waiting = gauge(
-            registry,
-            ("kube_node_hollow_machines_refused", "Hollow machines that wait for a place in this process"),
-        )?;
+        let help = "Hollow machines that wait for a place in this process";
+        let waiting = gauge(registry, ("kube_node_hollow_machines_refused", help))?;
         let (state, watchers) = (Mutex::default(), Watchers::default());
         let slots = Arc::new(Self { max: slots, state, waiting, watchers });
         nodes.add_event_handler(slots.clone());
@@ -64,7 +60,11 @@ impl Slots {
                 state.enqueue(id.clone(), slots);
             }
             self.show(&state);
-            return Err(ProviderError::Full(full(self.max)));
+            // One message for all waiting machines, without changing parts, so that it is written once.
+            return Err(ProviderError::Full(format!(
+                "this process carries {} hollow machines, the most that its memory is good for: raise its memory limit (or --max-machines), or have hollow hosts carry the machines (hollow.hosts of the class)",
+                self.max
+            )));
         }
         state.forget(&id.uid);
         state.used += slots;
@@ -126,14 +126,6 @@ impl State {
             self.enqueue(id, slots);
         }
     }
-}
-
-/// One message for all waiting machines, without changing parts, so that it is written once.
-fn full(slots: usize) -> String {
-    format!(
-        "this process carries {slots} hollow machines, the most that its memory is good for: raise its memory limit (or \
-         --max-machines), or have hollow hosts carry the machines (hollow.hosts of the class)"
-    )
 }
 
 impl EventHandler<NodeView> for Slots {

@@ -57,13 +57,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let registry = Registry::new();
     let leadership = Leadership::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
     metrics::build(&registry)?;
-    let present = gauge(
-        &registry,
-        (
-            "kube_node_host_peers",
-            "Hosts of the group that are present, as this one sees them, itself included",
-        ),
-    )?;
+    let help = "Hosts of the group that are present, as this one sees them, itself included";
+    let present = gauge(&registry, ("kube_node_host_peers", help))?;
     let caches = Caches::default();
     let membership = MembershipWatch::of_worker(&presence.identity);
     caches.hosts.add_event_handler(membership.clone());
@@ -73,12 +68,11 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
 
     let client = access.client()?;
     let checked = async {
-        let leader::ElectionOptions { name, .. } = &presence;
         let preflight = access.preflight(&client, &namespace);
         preflight.reach().await?;
         preflight.rights(preflight::HOST).await?;
         preflight.rights(preflight::HOLLOW).await?;
-        preflight.election(name).await?;
+        preflight.election(&presence.name).await?;
         preflight.endpoints(endpoints).await
     };
     let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };

@@ -10,8 +10,8 @@ use kube_ext::{
     leader::clock::Moment,
     work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
-use kube_node_api::{NodeClass, NodeSet, names};
-use kube_node_cache::{CustomObject, EventHandler, NodeView};
+use kube_node_api::names;
+use kube_node_cache::{CachedNodeClass, CachedNodeSet, CustomObject, EventHandler, NodeView};
 use kube_node_controllers::{
     Revisions,
     hosts::{MembershipWatch, Present, share},
@@ -86,14 +86,10 @@ impl HostReconciler {
     /// Waits until every other worker knows of this one.
     pub(super) async fn settle(&self) {
         let mut known = Present::new();
-        while !self.is_present(&known) {
+        while known.get(&self.group).is_none_or(|hosts| !hosts.contains(&self.host)) {
             known = self.membership.wait_for_change(&known).await;
         }
         sleep(SETTLE).await;
-    }
-
-    fn is_present(&self, present: &Present) -> bool {
-        present.get(&self.group).is_some_and(|hosts| hosts.contains(&self.host))
     }
 
     /// Reconciles until `stop`, then finishes work in flight. `peers` is the gauge of present workers.
@@ -166,22 +162,16 @@ impl HostReconciler {
             self.machines.delete(&uid);
         }
         let Some(node) = node else { return Action::AwaitChange };
-        match self.ensure_machine(&node).await {
-            Ok(()) => self.report(&node, (true, "Running", "a host carries it")).await,
-            Err(error) => match error.downcast_ref::<ProviderError>() {
-                Some(full) if full.is_out_of_resources() => {
-                    match self.report(&node, (false, full.reason(), &chain(full))).await {
-                        Action::AwaitChange => {
-                            full.retry_after().map_or(Action::Failed, Action::RequeueAfter)
-                        }
-                        other => other,
-                    }
-                }
-                _ => {
-                    warn!(node = &**name, error = chain(&*error), "cannot carry its machine");
-                    Action::Failed
-                }
-            },
+        let Err(error) = self.ensure_machine(&node).await else {
+            return self.report(&node, (true, "Running", "a host carries it")).await;
+        };
+        let Some(full) = error.downcast_ref::<ProviderError>().filter(|own| own.is_out_of_resources()) else {
+            warn!(node = &**name, error = chain(&*error), "cannot carry its machine");
+            return Action::Failed;
+        };
+        match self.report(&node, (false, full.reason(), &chain(full))).await {
+            Action::AwaitChange => full.retry_after().map_or(Action::Failed, Action::RequeueAfter),
+            other => other,
         }
     }
 
@@ -248,10 +238,8 @@ impl EventHandler<NodeView> for HostReconciler {
     }
 }
 
-type Class = CustomObject<NodeClass>;
-
-impl EventHandler<Class> for HostReconciler {
-    fn on_change(&self, old: Option<&Arc<Class>>, new: Option<&Arc<Class>>) {
+impl EventHandler<CachedNodeClass> for HostReconciler {
+    fn on_change(&self, old: Option<&Arc<CachedNodeClass>>, new: Option<&Arc<CachedNodeClass>>) {
         if readable(old).map(|class| &class.spec.failures) != readable(new).map(|class| &class.spec.failures)
             && let Some(class) = new.or(old)
         {
@@ -260,10 +248,8 @@ impl EventHandler<Class> for HostReconciler {
     }
 }
 
-type Set = CustomObject<NodeSet>;
-
-impl EventHandler<Set> for HostReconciler {
-    fn on_change(&self, old: Option<&Arc<Set>>, new: Option<&Arc<Set>>) {
+impl EventHandler<CachedNodeSet> for HostReconciler {
+    fn on_change(&self, old: Option<&Arc<CachedNodeSet>>, new: Option<&Arc<CachedNodeSet>>) {
         if readable(old).map(|set| &set.spec.class_overrides)
             != readable(new).map(|set| &set.spec.class_overrides)
             && let Some(set) = new.or(old)

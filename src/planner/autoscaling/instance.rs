@@ -181,13 +181,9 @@ pub fn target_size(
     let replicas = usize::try_from(snapshot.replicas).unwrap_or(0);
     let above = staying(snapshot, machines, coming).saturating_sub(replicas);
     let of_rollout = rolling.map_or(0, |Rolling { surge, keep }| {
-        let stays = |machine: &&GroupNode<'_>| !machine.goes(&snapshot.victims);
-        let updated = machines.iter().filter(stays).filter(|machine| machine.updated).count() + coming;
-        let outdated = machines
-            .iter()
-            .filter(stays)
-            .filter(|machine| !machine.updated && !machine.autoscaler_drains)
-            .count();
+        let staying = || machines.iter().filter(|machine| !machine.goes(&snapshot.victims));
+        let updated = staying().filter(|machine| machine.updated).count() + coming;
+        let outdated = staying().filter(|machine| !machine.updated && !machine.autoscaler_drains).count();
         surge.min(outdated.saturating_sub(keep)).min(updated)
     });
     snapshot.replicas.saturating_add(i32::try_from(above.max(of_rollout)).unwrap_or(i32::MAX))

@@ -16,6 +16,7 @@ mod sizing;
 mod template;
 mod write_cache;
 
+pub use crate::node_builder::Blueprint;
 pub use instance::{
     GroupNode, Instance, InstanceState, Rolling, Trouble, instances, placeholder_group, staying, target_size,
 };
@@ -23,7 +24,7 @@ pub use price::{ClassPrice, HOUR, hours, least_pod_price, node_price};
 pub use refusal::{Code, ScaleRefusal};
 pub use scale_request::{ApiCall, ApiResponse, ScaleFailure, ScaleRequest, ScaleStep};
 pub use sizing::{NodeRef, ReplicaChange, VictimState, decrease, delete, increase, resolve};
-pub use template::{Blueprint, gpu_types, node};
+pub use template::{gpu_types, node};
 pub use write_cache::{MOST_VICTIMS, SetSnapshot, WriteCache, record, victims};
 
 /// Label with the GPU type of a Node: cluster-autoscaler waits for the GPU of a Node with this label. The

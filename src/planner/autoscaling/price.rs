@@ -60,9 +60,8 @@ fn share(requests: &BTreeMap<&str, i128>, capacity: &Resources) -> Option<f64> {
 fn requests(pod: &Pod) -> BTreeMap<&str, i128> {
     let mut sums: BTreeMap<&str, i128> = BTreeMap::new();
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    for (name, amount) in
-        containers.flat_map(|container| container.resources.iter().flat_map(|r| &r.requests))
-    {
+    let resources = containers.filter_map(|container| container.resources.as_ref());
+    for (name, amount) in resources.flat_map(|resources| &resources.requests) {
         let Ok(nanos) = quantity::nanos_of(amount.string()) else { continue };
         let sum = sums.entry(name).or_default();
         *sum = sum.saturating_add(nanos);

@@ -86,13 +86,8 @@ pub enum ScaleFailure {
 enum PendingCall {
     #[default]
     Nothing,
-    Writing {
-        on: SetSnapshot,
-        change: ReplicaChange,
-    },
-    Reading {
-        on: SetSnapshot,
-    },
+    Writing(SetSnapshot, ReplicaChange),
+    Reading(SetSnapshot),
     Settling,
     Fencing,
 }
@@ -138,22 +133,22 @@ impl ScaleRequest {
                 return self.call(PendingCall::Settling, ApiCall::Read);
             }
             (PendingCall::Nothing, _) => None,
-            (PendingCall::Writing { .. }, ApiResponse::Stands(live)) => {
+            (PendingCall::Writing(..), ApiResponse::Stands(live)) => {
                 cache.read(live);
                 return ScaleStep::Done;
             }
-            (PendingCall::Writing { on, change }, ApiResponse::Nothing) => {
+            (PendingCall::Writing(on, change), ApiResponse::Nothing) => {
                 cache.lost(on.clone());
                 self.lost = Some((on, change));
                 return self.call(PendingCall::Settling, ApiCall::Read);
             }
-            (PendingCall::Writing { .. }, ApiResponse::Refused) => {
+            (PendingCall::Writing(..), ApiResponse::Refused) => {
                 return ScaleStep::Failed(ScaleFailure::Refused);
             }
-            (PendingCall::Writing { on, .. }, _) => {
-                return self.call(PendingCall::Reading { on }, ApiCall::Read);
+            (PendingCall::Writing(on, _), _) => {
+                return self.call(PendingCall::Reading(on), ApiCall::Read);
             }
-            (PendingCall::Reading { on }, ApiResponse::Stands(live)) => {
+            (PendingCall::Reading(on), ApiResponse::Stands(live)) => {
                 cache.read(live.clone());
                 // The number was computed for another size, which may be the result of the same request: an
                 // earlier process sent it, got no response, and the write was applied now.
@@ -162,7 +157,7 @@ impl ScaleRequest {
                 }
                 Some(live)
             }
-            (PendingCall::Reading { .. }, _) => return ScaleStep::Failed(ScaleFailure::Unreachable),
+            (PendingCall::Reading(_), _) => return ScaleStep::Failed(ScaleFailure::Unreachable),
             (PendingCall::Settling, ApiResponse::Stands(live)) if !cache.settles(&live) => {
                 return self.call(PendingCall::Fencing, ApiCall::Fence { on: live });
             }
@@ -200,7 +195,7 @@ impl ScaleRequest {
         match decide(&snapshot) {
             Ok(None) => ScaleStep::Done,
             Ok(Some(change)) => {
-                let pending = PendingCall::Writing { on: snapshot.clone(), change: change.clone() };
+                let pending = PendingCall::Writing(snapshot.clone(), change.clone());
                 self.call(pending, ApiCall::Write { on: snapshot, change })
             }
             Err(refusal) => ScaleStep::Refused(refusal),

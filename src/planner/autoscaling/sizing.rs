@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use super::{Code, GroupNode, MOST_VICTIMS, ScaleRefusal, SetSnapshot};
+use super::{Bounds, Code, GroupNode, MOST_VICTIMS, ScaleRefusal, SetSnapshot};
 
 /// One write of the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,19 +92,14 @@ pub fn increase(snapshot: &SetSnapshot, delta: i32) -> Result<ReplicaChange, Sca
     if delta <= 0 {
         return Err(wrong_delta(delta, "a group grows by 1 or more"));
     }
-    let SetSnapshot { bounds, replicas, .. } = *snapshot;
-    match replicas.checked_add(delta) {
-        Some(sum) if sum <= bounds.max => {
-            Ok(ReplicaChange { replicas: sum, victims: snapshot.victims.clone() })
-        }
-        _ => Err(ScaleRefusal::new(
-            Code::OutOfRange,
-            format!(
-                "{replicas} replicas and {delta} more are beyond {}, by maxReplicas or by the limits.nodes of the NodeClass",
-                bounds.max
-            ),
-        )),
+    let SetSnapshot { bounds: Bounds { max, .. }, replicas, .. } = *snapshot;
+    if let Some(replicas) = replicas.checked_add(delta).filter(|sum| *sum <= max) {
+        return Ok(ReplicaChange { replicas, victims: snapshot.victims.clone() });
     }
+    let message = format!(
+        "{replicas} replicas and {delta} more are beyond {max}, by maxReplicas or by the limits.nodes of the NodeClass"
+    );
+    Err(ScaleRefusal::new(Code::OutOfRange, message))
 }
 
 fn wrong_delta(delta: i32, expected: &str) -> ScaleRefusal {

@@ -11,30 +11,11 @@ use k8s_pb::{
 use kube_node_api::{ARCHITECTURE, NodeTemplate, Resources};
 
 use super::{GPU_LABEL, ScaleRefusal};
-use crate::{
-    node_builder::{self, NodeOrigin},
-    revision::ResolvedMachine,
-    template::DesiredTemplate,
-};
-
-/// Sources of a group's Nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct Blueprint<'a> {
-    /// Name of the set.
-    pub set: &'a str,
-    /// Name of the class.
-    pub class: &'a str,
-    /// Revision of the machines.
-    pub revision: &'a str,
-    /// Specification of the machines.
-    pub machine: &'a ResolvedMachine,
-    /// Merged templates of class and set.
-    pub template: &'a DesiredTemplate,
-}
+use crate::node_builder::{self, Blueprint};
 
 /// The Node, without startup taints: the template shows the Node after their removal.
 pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefusal> {
-    let Blueprint { set, class, revision, machine, template } = blueprint;
+    let Blueprint { set, class, machine, template, .. } = blueprint;
     if machine.capacity.is_empty() {
         return Err(ScaleRefusal::no_template(format!(
             "NodeClass {class} has no capacity, so what a node of {set} would have is not known: write it"
@@ -44,24 +25,11 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefus
         .amounts()
         .map_err(|error| ScaleRefusal::no_template(format!("NodeClass {class}: {error}")))?;
     let name = format!("{set}-template");
-    let origin = NodeOrigin {
-        name: &name,
-        set,
-        class,
-        revision,
-        machine,
-        provider_id: None,
-        owner_api_version: "",
-        owner_uid: "",
-        pod_cidr: None,
-        cluster_size: 0,
-    };
     let version = machine.provisioning.as_ref().and_then(|provisioning| provisioning.kubelet.as_ref());
-    let labels = node_builder::labels(&origin, template);
     Ok(Node {
         metadata: Some(ObjectMeta {
-            name: Some(name.clone()),
-            labels,
+            labels: node_builder::labels(&name, blueprint),
+            name: Some(name),
             annotations: template.annotations.clone(),
             creation_timestamp: Some(node_builder::at(now)),
             ..ObjectMeta::default()

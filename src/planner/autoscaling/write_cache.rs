@@ -51,11 +51,8 @@ impl SetSnapshot {
 /// UIDs of the victims in the annotations of a set.
 pub fn victims(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
     let text = annotations.and_then(|annotations| annotations.get(ANNOTATION_VICTIMS));
-    text.into_iter()
-        .flat_map(|text| text.split(','))
-        .filter(|uid| !uid.is_empty())
-        .map(str::to_owned)
-        .collect()
+    let uids = text.into_iter().flat_map(|text| text.split(','));
+    uids.filter(|uid| !uid.is_empty()).map(str::to_owned).collect()
 }
 
 /// Annotation value for the victims; None without victims.

@@ -24,7 +24,6 @@ pub const BUDGET: usize = 256 << 10;
 const PART: usize = 16 << 10;
 
 /// Data from the client.
-#[derive(Debug)]
 pub struct Source(mpsc::Receiver<(Bytes, OwnedSemaphorePermit)>);
 
 impl Source {
@@ -35,7 +34,6 @@ impl Source {
 }
 
 /// Sending end of a [`Source`].
-#[derive(Debug)]
 pub struct Feed {
     to: mpsc::Sender<(Bytes, OwnedSemaphorePermit)>,
     budget: Arc<Semaphore>,

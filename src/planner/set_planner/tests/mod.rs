@@ -247,7 +247,8 @@ fn who_is_named_goes_and_nobody_else_for_it() {
 
 #[test]
 fn a_victim_whose_deletion_is_refused_is_no_replica_and_nobody_goes_in_its_place() {
-    let refused = || NodeState { victim: true, deletion_refused: true, ..node("x", "new") };
+    let drained = || NodeState { victim: true, autoscaler_drains: true, ..node("x", "new") };
+    let refused = || NodeState { deletion_refused: true, ..drained() };
     let marked = NodeState { marked: true, ..node("marked", "new") };
     let members = join(&[nodes(3, "new"), vec![marked, refused()]]);
     let settled = plan(&wanted(4), &members);
