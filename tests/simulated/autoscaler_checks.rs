@@ -135,7 +135,12 @@ impl ScalingChecks {
 
     fn judge_set(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let now = Instant::now();
-        let (after, before) = (&change.after, change.before.as_ref()?);
+        let after = &change.after;
+        let Some(before) = &change.before else {
+            // Another set of this name.
+            self.written = None;
+            return None;
+        };
         let sent = by?;
         let victims = after["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
         let nodes = nodes(server);

@@ -93,6 +93,7 @@ impl Wanted {
                     != spec["replicas"].as_u64().unwrap_or_default()
                 || status["readyReplicas"].as_u64().unwrap_or_default()
                     != spec["replicas"].as_u64().unwrap_or_default()
+                || !status["waits"].is_null()
             {
                 return Some(format!("status of {}: {status}", name(set)));
             }

@@ -22,7 +22,6 @@ use kube_ext::{
     error::chain,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
-use kube_node_api::names::CONDITION_MACHINE;
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, PodView};
 use kube_node_planner::{machine_backoff::MachineBackoffs, node, wait::NodeWait};
 use parking_lot::Mutex;
@@ -31,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::status::ReportedWaits;
 pub use self::status::set_condition;
-use self::{attachments::Attachments, lease_renewals::LeaseRenewals, status::is_refusal, writes::Writes};
+use self::{attachments::Attachments, lease_renewals::LeaseRenewals, writes::Writes};
 use super::{Context, ReconcileError, reconcile::Result};
 use crate::provider::{MachineId, ProviderError};
 
@@ -128,8 +127,6 @@ impl NodeController {
         };
         let (state, now) = (observed.node_state(), environment::now());
         let plan = node::decide(&state, observed.machine, &observed.pods, observed.deletion_timeout, now);
-        // A condition that cannot be written delays nothing else.
-        let reported = self.report_machine(&observed).await;
         let applied = self.apply(&observed, &plan).await;
         let refusal = applied.as_ref().err().and_then(ReconcileError::refusal).map(ApiError::chain);
         let waits_for = match &applied {
@@ -142,12 +139,14 @@ impl NodeController {
             Ok(blocked) => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
         };
         self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason));
-        if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
+        let is_leaving = observed.node.deleted_at.is_some();
+        // The condition of the machine says one thing in a reconciliation. With two, each would bring about the next one.
+        let reported = match refusal.filter(|_| !is_leaving) {
+            Some(message) => self.report_obstacle(&observed.node, NodeWait::REFUSED, &message).await,
+            None => self.report_machine(&observed, applied.is_ok()).await,
+        };
+        if let Some(wait) = waits_for.filter(|_| is_leaving) {
             self.report_wait(&observed.node, &wait).await?;
-        } else if let Some(message) = refusal {
-            self.report_obstacle(&observed.node, NodeWait::REFUSED, &message).await?;
-        } else if applied.is_ok() && observed.node.condition(CONDITION_MACHINE).is_some_and(is_refusal) {
-            self.report_running(&observed.node).await?;
         }
         applied?;
         reported?;

@@ -97,8 +97,8 @@ impl NodeController {
         Ok(())
     }
 
-    /// Reports an obstacle of the machine, and its end.
-    pub(super) async fn report_machine(&self, observed: &Observed) -> Result<()> {
+    /// Reports an obstacle of the machine, and its end. `accepted`: no write of the Node was refused just now.
+    pub(super) async fn report_machine(&self, observed: &Observed, accepted: bool) -> Result<()> {
         let node = &observed.node;
         if let Some(back_off) = &observed.back_off {
             return self.report_obstacle(node, NodeWait::MachineBackOff.reason(), &back_off.message).await;
@@ -114,12 +114,18 @@ impl NodeController {
                 }
                 Ok(set_condition(&self.api, node, CONDITION_MACHINE, true, "Restarted", message).await?)
             }
-            Some(Existing { stage: Stage::Up, .. })
-                if condition.is_some_and(|shown| &*shown.status == "False" && !is_refusal(shown)) =>
-            {
-                self.report_running(node).await
+            existing => {
+                let is_up = existing.as_ref().is_some_and(|machine| machine.stage == Stage::Up);
+                // A refusal is over once a write is accepted, whatever the machine does.
+                let is_over = |shown: &ConditionView| {
+                    if is_refusal(shown) { accepted } else { is_up && &*shown.status == "False" }
+                };
+                if !condition.is_some_and(is_over) {
+                    return Ok(());
+                }
+                let message = "nothing stands in its way";
+                Ok(set_condition(&self.api, node, CONDITION_MACHINE, true, "Running", message).await?)
             }
-            _ => Ok(()),
         }
     }
 
@@ -127,12 +133,6 @@ impl NodeController {
     pub(super) async fn report_obstacle(&self, node: &NodeView, reason: &str, message: &str) -> Result<()> {
         self.warn(node, reason, message.to_owned());
         Ok(set_condition(&self.api, node, CONDITION_MACHINE, false, reason, message).await?)
-    }
-
-    /// Reports the end of an obstacle.
-    pub(super) async fn report_running(&self, node: &NodeView) -> Result<()> {
-        let message = "nothing stands in its way";
-        Ok(set_condition(&self.api, node, CONDITION_MACHINE, true, "Running", message).await?)
     }
 
     pub(super) fn warn(&self, node: &NodeView, reason: &str, text: String) {
@@ -172,6 +172,6 @@ pub async fn set_condition(
 }
 
 /// Returns true if the condition reports a refused write of the Node, not the machine.
-pub(super) fn is_refusal(condition: &ConditionView) -> bool {
+fn is_refusal(condition: &ConditionView) -> bool {
     &*condition.reason == NodeWait::REFUSED
 }

@@ -47,9 +47,13 @@ impl NodeSetController {
                 self.context.metrics.node_replaced(cause);
             }
         }
+        // A refused deletion that the plan does not choose again once it may is not wanted any more: another Node went.
+        let refused = self.refused_deletions(&observed.name, observed.nodes());
+        let is_wanted =
+            |name: &str| refused.contains(name) || plan.delete.iter().any(|deletion| deletion.name == name);
         self.failed_writes(&observed.name, |failures| {
             failures.keep(Write::Delete, |name| {
-                self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())
+                is_wanted(name) && self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())
             });
         });
     }
