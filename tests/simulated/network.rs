@@ -34,6 +34,8 @@ use crate::{
 
 /// Longest usual time of a request on its way, in one direction.
 const WAY: Duration = Duration::from_millis(20);
+/// Most frames of a watch that come at once.
+const FRAMES: usize = 1_000;
 /// Time after which a client gives up a request that nobody answers.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -197,17 +199,18 @@ impl Network {
         let lag = self.shared.faults.lag(&mut draws);
         let ends = self.shared.faults.end_of_watch(&mut draws);
         let begun = Instant::now();
-        let frames = body.into_data_stream();
+        // What has come while a frame was delayed comes with the next one, so that delays do not add up.
+        let frames = body.into_data_stream().ready_chunks(FRAMES);
         let network = self.clone();
         let state = (frames, draws, network);
         let frames = stream::unfold(state, move |(mut frames, mut draws, network)| async move {
-            let frame = match ends {
+            let chunk = match ends {
                 Some(after) => {
                     let end = begun + after;
                     tokio::select! {
                         biased;
                         () = sleep_until(end) => return None,
-                        frame = frames.next() => frame?,
+                        chunk = frames.next() => chunk?,
                     }
                 }
                 None => frames.next().await?,
@@ -218,7 +221,8 @@ impl Network {
                 sleep_until(at).await;
             }
             network.alive().await;
-            Some((frame, (frames, draws, network)))
+            let bytes = chunk.into_iter().collect::<Result<Vec<_>, _>>().map(|frames| frames.concat());
+            Some((bytes, (frames, draws, network)))
         });
         Response::from_parts(head, Body::from_stream(frames))
     }

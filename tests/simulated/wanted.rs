@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     invariants::size,
-    objects::{is_ready, name, set_of, taints},
+    objects::{is_available, is_ready, name, set_of, taints},
     run::VERSION_LABEL,
 };
 
@@ -24,7 +24,7 @@ pub struct Wanted {
 
 impl Wanted {
     /// What is not as users want it. The `refused` Node, to which nobody may write, may stay as it is, and its set
-    /// may have one Node more. If that one takes the surge, and no other Node may be unavailable, a rollout waits for it.
+    /// may have one Node more.
     pub fn unmet(&self, server: &ApiServer, refused: Option<&str>) -> Option<String> {
         let nodes = server.objects("", "nodes");
         let version = format!("v1.36.{}", self.version);
@@ -32,11 +32,12 @@ impl Wanted {
             nodes.iter().partition(|node| refused == Some(name(node).as_str()));
         let set_of_stuck = stuck.first().map(|node| set_of(node));
         let count = |set: &str| nodes.iter().filter(|node| set_of(node) == set).count();
+        // If that Node takes the last of the budget, a rollout waits for it.
         let rolls = |set: &Value| {
+            let Some(stuck) = stuck.first().filter(|node| set_of(node) == name(set)) else { return true };
             let (most, least) = size(set);
-            set_of_stuck != Some(name(set))
-                || i64::try_from(count(&name(set))).unwrap() < most
-                || set["spec"]["replicas"].as_i64() > Some(least)
+            let unavailable = set["spec"]["replicas"].as_i64().unwrap_or_default() - least;
+            i64::try_from(count(&name(set))).unwrap() < most || unavailable > i64::from(!is_available(stuck))
         };
         let sets = server.objects("kube-node.io", "nodesets");
         let rolling: Vec<String> = sets.iter().filter(|set| rolls(set)).map(|set| name(set)).collect();
