@@ -63,17 +63,19 @@ pub fn tick(
             halt_time: None,
         },
     };
+    // The leader before this one may have had a clock that was ahead.
+    let progress_time = Time(now.max(status.progress_time.0));
     // Best values so far: a Node that turns unready and Ready again is no progress.
     if count(seen.available) > status.available || count(seen.outdated) < status.outdated {
         status.available = status.available.max(count(seen.available));
         status.outdated = status.outdated.min(count(seen.outdated));
-        status.progress_time = Time(now);
+        status.progress_time = progress_time.clone();
     }
     if let (Some(halted), Some(resumed)) = (&status.halt_time, clock.resumed_at)
         && resumed >= halted.0
     {
         status.halt_time = None;
-        status.progress_time = Time(now);
+        status.progress_time = progress_time;
     }
     let begun = if seen.failing { Some(status.progress_time.0) } else { seen.starting_since };
     let Some(begun) = begun.filter(|_| status.halt_time.is_none()) else { return (status, None) };
@@ -129,6 +131,13 @@ mod tests {
         now: i64,
     ) -> (RolloutStatus, Option<Duration>) {
         tick(&ProgressDeadline { old, deadline: DEADLINE, resumed_at: None }, seen, at(now))
+    }
+
+    #[test]
+    fn progress_never_goes_back_with_a_clock_that_is_behind() {
+        let (begun, _) = after(None, &seen(10, 0, None), 100);
+        assert_eq!(after(Some(&begun), &seen(9, 1, None), 70).0.progress_time, Time(at(100)));
+        assert_eq!(after(Some(&begun), &seen(9, 1, None), 130).0.progress_time, Time(at(130)));
     }
 
     #[test]

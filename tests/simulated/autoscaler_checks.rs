@@ -3,7 +3,7 @@
 //! - The operator never raises the replicas beyond the number that was needed recently.
 //! - It never lowers the replicas below the minimum.
 //! - It deletes no Node of the set that cluster-autoscaler has not named, except to replace it, or because a Node was
-//!   created beside a scale-down. It deletes no Node that cluster-autoscaler drains and has not named.
+//!   created beside a scale-down or by a user. It deletes no Node that cluster-autoscaler drains and has not named.
 //! - No write of a scale request is applied after its process has answered for the set.
 //! - A process that has answered a scale request knows the new size.
 
@@ -52,7 +52,8 @@ pub struct ScalingChecks {
     spared: BTreeMap<String, Instant>,
     ready_since: BTreeMap<String, Instant>,
     unready_since: BTreeMap<String, Instant>,
-    created: BTreeMap<String, Instant>,
+    /// When each Node was created, and whether a user did it.
+    created: BTreeMap<String, (Instant, bool)>,
     /// Scale-downs: when they were sent, and when they were applied.
     lowered: Vec<(Instant, Instant)>,
     class_changed: Option<Instant>,
@@ -199,7 +200,7 @@ impl ScalingChecks {
         let now = Instant::now();
         let (after, node) = (&change.after, name(&change.after));
         let Some(before) = &change.before else {
-            self.created.insert(node, now);
+            self.created.insert(node, (now, by.is_none()));
             return None;
         };
         match (is_ready(before), is_ready(after)) {
@@ -233,10 +234,10 @@ impl ScalingChecks {
             return None;
         }
         let stray = nodes(server).iter().find_map(|node| {
-            let created = self.created.get(&name(node))?;
+            let (created, by_user) = self.created.get(&name(node))?;
             let beside =
                 |(sent, applied): &(Instant, Instant)| created >= sent && *created <= *applied + self.delay;
-            self.lowered.iter().any(beside).then(|| name(node))
+            (*by_user || self.lowered.iter().any(beside)).then(|| name(node))
         });
         match stray {
             // One too many, and the oldest may go for it.
