@@ -96,10 +96,11 @@ pub async fn replace_status<K: Typed>(
     call(format!("write the status of {} {name}", K::kind(&())), write).await
 }
 
-/// Deletes an object in the state that was read.
-pub async fn delete<K: Typed>(api: &Api<K>, read: &ObjectMeta) -> Result<(), ApiError> {
+/// Deletes an object in the state that was read. With `dry_run`, the API server says whether it would.
+pub async fn delete<K: Typed>(api: &Api<K>, read: &ObjectMeta, dry_run: bool) -> Result<(), ApiError> {
     let (uid, resource_version) = (read.uid.clone(), read.resource_version.clone());
-    let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
+    let preconditions = Some(Preconditions { uid, resource_version });
+    let params = DeleteParams { dry_run, preconditions, ..DeleteParams::default() };
     let name = read.name.as_deref().unwrap_or_default();
     call(format!("delete {} {name}", K::kind(&())), api.delete(name, &params)).await.map(drop)
 }

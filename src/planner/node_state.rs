@@ -44,7 +44,8 @@ pub struct NodeState<'a> {
     pub skip_remediation: bool,
     /// Number of pods that a drain would evict.
     pub pods: usize,
-    /// True if the API server recently refused the Node's deletion or, if leaving, its drain: other Nodes go first.
+    /// True if the API server refused the Node's deletion and has not said since that it would accept it, or refused its
+    /// drain, if the Node is leaving: other Nodes go first.
     pub deletion_refused: bool,
     /// Conditions that the set's unhealthy conditions refer to.
     pub conditions: Vec<ObservedCondition<'a>>,

@@ -1,6 +1,6 @@
 //! Deletes the victims of a plan, each only in the state that was seen.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube_ext::call::ApiError;
@@ -47,22 +47,40 @@ impl NodeSetController {
                 self.context.metrics.node_replaced(cause);
             }
         }
-        // A refused deletion that the plan does not choose again once it may is not wanted any more: another Node went.
-        let refused = self.refused_deletions(&observed.name, observed.nodes());
-        let is_wanted =
-            |name: &str| refused.contains(name) || plan.delete.iter().any(|deletion| deletion.name == name);
+        self.retry_refused(observed, plan, applied).await;
+    }
+
+    /// Asks whether the deletions that were refused would be accepted by now. Only then does the plan count on them
+    /// again: otherwise it would replace the Node, and give up the replacement, as often as its deletion is tried.
+    async fn retry_refused(&self, observed: &Observed, plan: &SetPlan<'_>, applied: &mut Applied) {
+        let is_wanted = |name: &str| {
+            plan.retry_deletions.contains(&name)
+                || plan.delete.iter().any(|deletion| deletion.name == name)
+                || observed.expectations.unanswered().any(|unanswered| unanswered == name)
+        };
         self.failed_writes(&observed.name, |failures| {
             failures.keep(Write::Delete, |name| {
                 is_wanted(name) && self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())
             });
         });
+        let refused = self.refused_deletions(&observed.name, observed.nodes());
+        let is_due = |node: &&Arc<NodeView>| refused.get(&node.name).is_some_and(Duration::is_zero);
+        let due: Vec<_> = observed.nodes().filter(is_due).take(BATCH).map(Arc::clone).collect();
+        let mut answers = stream::iter(due)
+            .map(|node| async move { (api::delete(&self.node_api, &api::metadata(&node), true).await, node) })
+            .buffer_unordered(WRITES_AT_ONCE);
+        while let Some((answer, node)) = answers.next().await {
+            applied.more |= answer.is_ok();
+            let intent = failed_writes::intent(&node.uid);
+            self.record(&observed.name, Write::Delete, &node.name, intent, answer.as_ref().copied());
+        }
     }
 
     /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next
     /// reconciliation sees the changed Node, and may choose another victim.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
         self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
-        let result = api::delete(&self.node_api, &api::metadata(node)).await;
+        let result = api::delete(&self.node_api, &api::metadata(node), false).await;
         // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
         let changed = now.as_ref().is_none_or(|now| now.resource_version != node.resource_version);

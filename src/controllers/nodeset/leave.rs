@@ -47,7 +47,9 @@ impl NodeSetController {
             failures.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
         });
         let refused = self.refused_deletions(set.name(), owned.iter());
-        let may_go = |node: &Arc<NodeView>| node.deleted_at.is_none() && !refused.contains(&node.name);
+        let may_go = |node: &Arc<NodeView>| {
+            node.deleted_at.is_none() && refused.get(&node.name).is_none_or(Duration::is_zero)
+        };
         let conflicts = stream::iter(owned.clone())
             .filter(|node| ready(may_go(node)))
             .map(|node| async move { self.delete_one(set.name(), &node).await })

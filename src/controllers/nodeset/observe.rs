@@ -4,7 +4,7 @@
 //! Nodes are scaled down, repaired and drained all the same.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -169,7 +169,7 @@ impl NodeSetController {
                 // exceed the budget. The same holds for a deletion that the watch has not shown yet.
                 let drain_refused = member.stage == DeletionStage::PendingDrain
                     && member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED);
-                member.deletion_refused = drain_refused || refused.contains(&node.name);
+                member.deletion_refused = drain_refused || refused.contains_key(&node.name);
                 let has_permit = || self.context.drain_permits.is_granted(&observed.name, &node.uid);
                 let goes = match member.stage {
                     DeletionStage::Staying => observed.expectations.is_leaving(&node.name),
@@ -190,22 +190,21 @@ impl NodeSetController {
             .collect()
     }
 
-    /// Names of the Nodes whose deletion was refused and is in back-off.
+    /// Nodes whose deletion was refused, with the time until the next attempt.
     pub(super) fn refused_deletions<'a>(
         &self,
         set: &str,
         nodes: impl Iterator<Item = &'a Arc<NodeView>>,
-    ) -> HashSet<Arc<str>> {
+    ) -> HashMap<Arc<str>, Duration> {
         let now = environment::now();
         self.failed_writes(set, |failures| {
             if !failures.has(Write::Delete) {
-                return HashSet::new();
+                return HashMap::new();
             }
             let left = |node: &NodeView| {
                 failures.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now)
             };
-            let refused = nodes.filter(|node| left(node).is_some_and(|left| !left.is_zero()));
-            refused.map(|node| Arc::clone(&node.name)).collect()
+            nodes.filter_map(|node| Some((Arc::clone(&node.name), left(node)?))).collect()
         })
     }
 

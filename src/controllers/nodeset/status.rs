@@ -33,7 +33,8 @@ pub(super) struct LastWrite {
     version: Written,
     /// The status as it was sent.
     sent: NodeSetStatus,
-    /// The status as the API server stored it: times have whole seconds, and an older CRD drops fields.
+    /// The status as the API server stored it: times have whole seconds, and an older CRD drops fields. None if the write
+    /// was refused or had no response.
     stored: Option<NodeSetStatus>,
 }
 
@@ -148,7 +149,8 @@ impl NodeSetController {
         }
     }
 
-    /// Returns true if the status that the watch shows differs from the one that this process wrote last.
+    /// Returns true if the status that the watch shows differs from the one that this process wrote last, or if nobody
+    /// knows whether that one was written.
     pub(super) fn status_was_overwritten(&self, own: &CachedNodeSet) -> bool {
         let Ok(set) = &own.object else { return false };
         let written = self.written.lock();
@@ -156,7 +158,7 @@ impl NodeSetController {
             return false;
         };
         let shown = own.metadata.resource_version.as_deref().unwrap_or_default();
-        !self.context.sets.is_stale(shown, last.version) && set.status != last.stored
+        last.stored.is_none() || !self.context.sets.is_stale(shown, last.version) && set.status != last.stored
     }
 
     /// Records the events of a rollout (started, complete, abandoned) and of each new wait that degrades the set.

@@ -55,6 +55,8 @@ pub struct SetPlan<'a> {
     pub more: bool,
     /// Nodes to delete, first victim first; they may start draining.
     pub delete: Vec<Deletion<'a>>,
+    /// Nodes whose deletion was refused, and is still wanted.
+    pub retry_deletions: Vec<&'a str>,
     /// Leaving Nodes that may start draining.
     pub drain_permits: Vec<&'a str>,
     /// Numbers of Nodes by state.

@@ -254,7 +254,11 @@ impl ApiServer {
                 let mut options = DeleteOptions::read(&options);
                 let grace = call.text("gracePeriodSeconds").and_then(|text| text.parse().ok());
                 options.grace = options.grace.or(grace);
-                let (object, gone) = write::delete(&mut store, &key, &options, now)?;
+                let (object, gone) = if options.dry_run {
+                    write::delete(&mut store.clone(), &key, &options, now)?
+                } else {
+                    write::delete(&mut store, &key, &options, now)?
+                };
                 let status = gone && !rules.returns_deleted;
                 Ok((200, if status { Arc::new(success()) } else { object }))
             }

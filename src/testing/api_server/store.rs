@@ -30,7 +30,7 @@ pub struct Change {
 }
 
 /// All objects.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Store {
     revision: u64,
     compacted: u64,

@@ -36,6 +36,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// Required version.
     pub version: Option<String>,
+    /// True if nothing is to be changed.
+    pub dry_run: bool,
 }
 
 impl DeleteOptions {
@@ -46,6 +48,7 @@ impl DeleteOptions {
             grace: options["gracePeriodSeconds"].as_i64(),
             uid: text("uid"),
             version: text("resourceVersion"),
+            dry_run: options["dryRun"].as_array().is_some_and(|parts| !parts.is_empty()),
         }
     }
 }
