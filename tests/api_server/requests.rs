@@ -54,8 +54,8 @@ pub enum Action {
     Put(Value, bool),
     /// PATCH of the object, or of its status.
     Patch(Form, Value, bool),
-    /// DELETE, with a grace period.
-    Delete(Option<i64>),
+    /// DELETE with a grace period; true: as a dry run.
+    Delete(Option<i64>, bool),
     /// Eviction of a pod.
     Evict,
     /// GET.
@@ -106,7 +106,7 @@ pub fn random(random: &mut Random) -> Request {
             };
             Action::Patch(form, change, of_status)
         }
-        15 | 16 => Action::Delete([None, Some(0), Some(5)][random.below(3)]),
+        15 | 16 => Action::Delete([None, Some(0), Some(5)][random.below(3)], random.below(4) == 0),
         17 if name == "Pod" => Action::Evict,
         17 | 18 => Action::Get,
         _ => Action::List(random.below(4)),

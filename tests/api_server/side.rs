@@ -69,8 +69,11 @@ impl Side {
                 let media = format!("application/{media}+json");
                 self.send(Method::PATCH, &sub(*of_status), &media, &claimed(change.clone()), request).await
             }
-            Action::Delete(grace) => {
-                let options = options(*grace, (&uid, &version));
+            Action::Delete(grace, dry_run) => {
+                let mut options = options(*grace, (&uid, &version));
+                if *dry_run {
+                    options["dryRun"] = json!(["All"]);
+                }
                 self.send(Method::DELETE, &own, "application/json", &options, request).await
             }
             Action::Evict => {

@@ -57,6 +57,8 @@ pub struct ScalingChecks {
     /// Scale-downs: when they were sent, and when they were applied.
     lowered: Vec<(Instant, Instant)>,
     class_changed: Option<Instant>,
+    /// When a policy refused a write to a Node.
+    refused: Option<Instant>,
     /// Time of each process's last answer that settles its writes.
     settled: BTreeMap<String, Instant>,
     calls: u64,
@@ -82,6 +84,11 @@ impl ScalingChecks {
     /// cluster-autoscaler is about to name this Node.
     pub fn name_victim(&mut self, node: &str) {
         self.named.insert(node.to_owned());
+    }
+
+    /// A policy refuses a write to a Node. The replacement of a Node that cannot go is one Node too many.
+    pub fn refuse(&mut self) {
+        self.refused = Some(Instant::now());
     }
 
     /// A call arrives at a process.
@@ -230,7 +237,7 @@ impl ScalingChecks {
         let is_updated = set["status"]["updateRevision"] == before["metadata"]["labels"][LABEL_REVISION]
             && !recently(self.class_changed.as_ref());
         let is_well = is_ready(before) && !recently(self.unready_since.get(&node));
-        if !is_updated || !is_well {
+        if !is_updated || !is_well || recently(self.refused.as_ref()) {
             return None;
         }
         let stray = nodes(server).iter().find_map(|node| {

@@ -173,7 +173,8 @@ impl Invariants {
             sizes.iter().map(|size| size.2).min().unwrap_or_default(),
         );
         let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
-        if before.is_some_and(is_available) && (change.deleted || !is_available(after)) && !by_us {
+        let counts = |node: &Value| is_available(node) && !is_drained(node);
+        if before.is_some_and(counts) && (change.deleted || !counts(after)) && !by_us {
             self.excused.insert(node.clone(), now + MEMORY);
         }
         if before.is_none() {

@@ -133,6 +133,7 @@ impl Network {
         }
         self.alive().await;
         if is_write && shared.faults.is_refused(head.uri.path()) {
+            shared.checks.scaling().refuse();
             return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
         }
         let is_cut_off = || shared.host.connected_at().is_some();

@@ -20,6 +20,7 @@ use kube_node_planner::{
         Trouble, VictimState,
     },
     budget::Budget,
+    failed_writes::Write,
     revision::ResolvedMachine,
     template::DesiredTemplate,
 };
@@ -77,13 +78,17 @@ impl Group {
 
     /// The rollout in progress, unless it is halted or paused.
     fn rolling(&self) -> Option<Rolling> {
-        let rollout = self.set.status.as_ref()?.rollout.as_ref()?;
+        let status = self.set.status.as_ref()?;
+        let rollout = status.rollout.as_ref()?;
+        // Nothing replaces a Node whose deletion is refused.
+        let refused = status.waits.iter().find(|wait| wait.reason == <&str>::from(Write::Delete));
         let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
         let strategy = self.set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
         let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
         works.then(|| Rolling {
             surge: Budget::of(strategy, replicas).surge,
-            keep: strategy.and_then(|strategy| usize::try_from(strategy.partition?).ok()).unwrap_or(0),
+            keep: strategy.and_then(|strategy| usize::try_from(strategy.partition?).ok()).unwrap_or(0)
+                + refused.map_or(0, |wait| usize::try_from(wait.nodes).unwrap_or(0)),
         })
     }
 }
