@@ -173,7 +173,6 @@ impl Invariants {
             sizes.iter().map(|size| size.2).min().unwrap_or_default(),
         );
         let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
-        let counts = |node: &Value| is_available(node) && !is_drained(node);
         if before.is_some_and(counts) && (change.deleted || !counts(after)) && !by_us {
             self.excused.insert(node.clone(), now + MEMORY);
         }
@@ -237,15 +236,20 @@ impl Invariants {
                 return Some(format!("{node} is initialized: Ready {was_ready}, Lease {has_lease}"));
             }
         }
+        // Nor does a Node count that becomes available while it is being deleted.
+        let is_leaving = |node: &Value| node["metadata"]["deletionTimestamp"].is_string();
+        if is_leaving(after) && !is_leaving(before) && !counts(after) {
+            self.excused.insert(node.clone(), now + MEMORY);
+        }
         let starts_to_drain = !is_draining(before) && is_draining(after);
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
-        if starts_to_drain && by_us && is_available(before) && !is_drained(before) && !seemed_lost {
-            let left = of_set.iter().filter(|one| is_available(one) && !is_drained(one)).count();
+        if starts_to_drain && by_us && counts(before) && !seemed_lost {
+            let left = of_set.iter().filter(|one| counts(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
                     && **name != node
-                    && !of_set.iter().any(|one| crate::objects::name(one) == **name && is_available(one))
+                    && !of_set.iter().any(|one| crate::objects::name(one) == **name && counts(one))
             });
             let left = i64::try_from(left + excused.count()).unwrap();
             let least = if set == SET { least - self.drained } else { least };
@@ -257,6 +261,11 @@ impl Invariants {
         }
         None
     }
+}
+
+/// Returns true if a Node counts for the budget of its set.
+fn counts(node: &Value) -> bool {
+    is_available(node) && !is_drained(node)
 }
 
 /// A rollout to one revision has one start, and its progress never goes back.
