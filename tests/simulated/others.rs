@@ -9,6 +9,7 @@ use std::{
 
 use http::Method;
 use kube_ext::environment;
+use kube_node_api::names::TAINT_TO_BE_DELETED;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -71,7 +72,11 @@ impl Others {
         for key in ["name", "labels", "annotations", "ownerReferences", "finalizers"] {
             metadata[key] = node["metadata"][key].clone();
         }
-        let again = json!({ "metadata": metadata, "spec": node["spec"] });
+        let mut again = json!({ "metadata": metadata, "spec": node["spec"] });
+        // cluster-autoscaler does not know the new one.
+        if let Some(taints) = again["spec"]["taints"].as_array_mut() {
+            taints.retain(|taint| taint["key"] != TAINT_TO_BE_DELETED);
+        }
         self.call(Method::POST, "/api/v1/nodes", &again);
     }
 

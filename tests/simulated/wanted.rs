@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kube_node_api::names::ANNOTATION_VICTIMS;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
 
@@ -88,6 +89,9 @@ impl Wanted {
             let (spec, status) = (&set["spec"], &set["status"]);
             if set["metadata"]["deletionTimestamp"].is_string() {
                 return Some(format!("{} is on its way out", name(set)));
+            }
+            if set["metadata"]["annotations"][ANNOTATION_VICTIMS].is_string() {
+                return Some(format!("{} has victims written down", name(set)));
             }
             if status["observedGeneration"] != set["metadata"]["generation"]
                 || status["replicas"].as_u64().unwrap_or_default()

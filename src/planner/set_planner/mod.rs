@@ -123,9 +123,15 @@ impl Candidate<'_, '_> {
         self.node.stage == DeletionStage::Staying && !self.deleted
     }
 
-    /// Returns true if the Node stays as one of the replicas: it is not replaced, nor a victim that cannot go yet.
+    /// Returns true if the Node stays as one of the replicas.
     fn is_kept(&self) -> bool {
-        self.stays() && self.replaced.is_none() && !self.node.victim
+        self.stays() && self.replaced.is_none() && !self.is_stuck()
+    }
+
+    /// Returns true if the Node should go and cannot, and no pod can count on it: it is no replica.
+    fn is_stuck(&self) -> bool {
+        let is_due = || self.finding.due.is_some() && !self.available;
+        self.stays() && self.node.deletion_refused && (self.node.victim || is_due())
     }
 
     /// Returns true if the Node is outdated, and its replacement is the set's task.
@@ -331,7 +337,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             );
             plan.wait("ClassLimit", by_budget - to_create, text);
         }
-        let stuck = nodes.iter().filter(|own| own.stays() && own.node.victim).count();
+        let stuck = nodes.iter().filter(|own| own.is_stuck()).count();
         let leaving = plan.counts.leaving + stuck;
         if by_budget < missing && leaving > 0 {
             let text = format!(

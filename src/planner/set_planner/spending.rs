@@ -46,8 +46,7 @@ impl Spending {
     /// drains is not deleted for the surge of a rollout: its replica goes with it by a scale request.
     pub(super) fn delete_marked(&mut self, planner: &mut Planner<'_, '_, '_>) {
         let Planner { desired, nodes, expected, plan, .. } = planner;
-        // The replica of a victim that cannot go is gone already.
-        let stuck = nodes.iter().filter(|own| own.node.victim && own.node.deletion_refused).count();
+        let stuck = nodes.iter().filter(|own| own.is_stuck()).count();
         let mut surplus = (plan.counts.staying + *expected).saturating_sub(desired.replicas + stuck);
         // Named victims come first in the order.
         for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.deletion_refused) {

@@ -256,6 +256,12 @@ fn a_victim_whose_deletion_is_refused_is_no_replica_and_nobody_goes_in_its_place
     // Another Node is missing, and there is room for one machine more.
     let missing = plan(&wanted(4), &join(&[nodes(3, "new"), vec![refused()]]));
     assert_eq!((missing.create, missing.delete.len()), (1, 0));
+    // An outdated Node that never worked and cannot go: the others are rolled by the surge that is left.
+    let broken = NodeState { deletion_refused: true, ..starting("x", "old") };
+    let members = join(&[nodes(4, "new"), vec![node("old", "old"), broken]]);
+    let budget = Budget { surge: 2, unavailable: 0 };
+    let rolled = plan(&DesiredState { budget, ..wanted(5) }, &members);
+    assert_eq!((rolled.create, rolled.delete.len()), (1, 0));
     // The victim takes the surge of a rollout, which says so.
     let rolling = plan(&wanted(4), &join(&[nodes(4, "old"), vec![refused()]]));
     assert_eq!((rolling.create, rolling.delete.len()), (0, 0));
