@@ -13,6 +13,9 @@ use kube_node_testing::api_server::Random;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+/// Longest time for which a watch shows nothing.
+const FREEZE: Duration = Duration::from_mins(1);
+
 /// A fault of one request, or of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
@@ -196,7 +199,12 @@ impl Faults {
     /// Time for which a watch shows nothing.
     pub fn freeze(&self, draws: &mut Random) -> Duration {
         let freezes = draws.number().is_multiple_of(30) && self.has(Fault::Frozen);
-        Duration::from_secs(if freezes { draws.number() % 60 } else { 0 })
+        Duration::from_secs(if freezes { draws.number() % FREEZE.as_secs() } else { 0 })
+    }
+
+    /// When the last watch that froze goes on.
+    pub fn watches_end(&self) -> Instant {
+        self.until + if self.classes.contains(&Fault::Frozen) { FREEZE } else { Duration::ZERO }
     }
 
     /// Life of a watch, if it ends before its time.

@@ -9,12 +9,12 @@ use std::{
 
 use http::Method;
 use kube_ext::environment;
-use kube_node_api::names::TAINT_TO_BE_DELETED;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    autoscaler_checks::is_drained,
     checks::Checks,
     objects::{is_ready, name, taints},
 };
@@ -61,9 +61,11 @@ impl Others {
         self.server.objects("", "nodes")
     }
 
-    /// A user deletes the n-th Node that stays by force, and makes it again as it was (`kubectl replace --force`).
+    /// A user deletes the n-th Node that stays by force, and makes it again as it was (`kubectl replace --force`). It is
+    /// none that cluster-autoscaler drains, which would take the new one for the old one.
     pub fn remake(&self, n: usize) {
-        let staying: Vec<Arc<Value>> = self.nodes().into_iter().filter(|node| !is_leaving(node)).collect();
+        let mut staying = self.nodes();
+        staying.retain(|node| !is_leaving(node) && !is_drained(node));
         let Some(node) = staying.get(n % staying.len().max(1)) else { return };
         let path = format!("/api/v1/nodes/{}", name(node));
         self.call(Method::PATCH, &path, &json!({ "metadata": { "finalizers": [] } }));
@@ -72,11 +74,7 @@ impl Others {
         for key in ["name", "labels", "annotations", "ownerReferences", "finalizers"] {
             metadata[key] = node["metadata"][key].clone();
         }
-        let mut again = json!({ "metadata": metadata, "spec": node["spec"] });
-        // cluster-autoscaler does not know the new one.
-        if let Some(taints) = again["spec"]["taints"].as_array_mut() {
-            taints.retain(|taint| taint["key"] != TAINT_TO_BE_DELETED);
-        }
+        let again = json!({ "metadata": metadata, "spec": node["spec"] });
         self.call(Method::POST, "/api/v1/nodes", &again);
     }
 

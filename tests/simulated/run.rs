@@ -40,7 +40,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(20);
 /// Time after which a request that was lost is sent again at the latest.
 const LONGEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// Time for which it has to stay so.
-const STAYS: Duration = Duration::from_secs(65);
+const STAYS: Duration = Duration::from_secs(45);
 
 /// What a run showed.
 #[derive(Clone, Debug)]
@@ -165,8 +165,10 @@ impl Schedule {
                     faults.refuse(None);
                 }
                 (None, None) => settled = Some((Instant::now(), 0)),
-                (None, Some((since, 0))) if since.elapsed() > QUIET_AFTER => {
-                    settled = Some((since, checks.changing_writes()));
+                (None, Some((since, 0)))
+                    if since.elapsed() > QUIET_AFTER && Instant::now() > faults.watches_end() =>
+                {
+                    settled = Some((Instant::now(), checks.changing_writes()));
                 }
                 (None, Some((since, writes))) if since.elapsed() > STAYS => {
                     let more = checks.changing_writes() - writes;
