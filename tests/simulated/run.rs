@@ -135,7 +135,7 @@ impl Schedule {
         others.call(Method::POST, CLASSES, &self.class(0));
         let mut actions = self.actions.iter().peekable();
         let mut wanted = Wanted::default();
-        let mut settled: Option<(Instant, u64)> = None;
+        let mut settled: Option<(Instant, Option<u64>)> = None;
         let before = reconciliations::count();
         while checks.violation().is_none() {
             let now = begun.elapsed();
@@ -164,13 +164,13 @@ impl Schedule {
                     checks.note("the policy that refused writes to a Node is deleted");
                     faults.refuse(None);
                 }
-                (None, None) => settled = Some((Instant::now(), 0)),
-                (None, Some((since, 0)))
+                (None, None) => settled = Some((Instant::now(), None)),
+                (None, Some((since, None)))
                     if since.elapsed() > QUIET_AFTER && Instant::now() > faults.watches_end() =>
                 {
-                    settled = Some((Instant::now(), checks.changing_writes()));
+                    settled = Some((Instant::now(), Some(checks.changing_writes())));
                 }
-                (None, Some((since, writes))) if since.elapsed() > STAYS => {
+                (None, Some((since, Some(writes)))) if since.elapsed() > STAYS => {
                     let more = checks.changing_writes() - writes;
                     if more > 0 {
                         checks.violate(&format!("{more} writes although everything has settled"));
