@@ -3,7 +3,7 @@
 //! Inputs: each write with its process, as it is sent and as it was answered; the server's changes. Outputs: the first
 //! violation, the log. Invariants: a change is judged once, with the write that made it.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -26,6 +26,8 @@ const LEASE: Duration = Duration::from_secs(40);
 const MOST: u64 = 3_000;
 /// Most reconciliations within ten seconds; the first 60 schedules have less than 200.
 const MOST_RECONCILIATIONS: u64 = 600;
+/// Most writes of one object within ten seconds; the first 400 schedules have at most 28.
+const MOST_OF_ONE: u64 = 100;
 /// Lines of the log that a violation shows.
 const SHOWN: usize = 40;
 
@@ -64,6 +66,8 @@ struct State {
     violation: Option<String>,
     lately_requests: Lately,
     lately_reconciliations: Lately,
+    /// Number of writes of each object, by path, and those of lately.
+    writes: BTreeMap<String, (u64, Lately)>,
     invariants: Invariants,
 }
 
@@ -197,6 +201,17 @@ impl Checks {
 
     /// A process sends a write: it must have the right to, and say which object it means.
     pub fn sent(&self, server: &ApiServer, sent: &Sent) {
+        if sent.method != Method::POST {
+            let lately = {
+                let mut state = self.state.lock();
+                let (count, lately) = state.writes.entry(sent.path.clone()).or_default();
+                *count += 1;
+                lately.increase(self.begun.elapsed(), *count - 1) + 1
+            };
+            if lately > MOST_OF_ONE {
+                self.violate(&format!("{lately} writes of {} within 10 s", sent.path));
+            }
+        }
         let is_heartbeat = sent.path.contains("/leases")
             || sent.path.starts_with("/api/v1/nodes/") && sent.path.ends_with("/status");
         // Revisions that no Node names any more are deleted once a minute.
