@@ -8,8 +8,14 @@
 //! `tokio::time`, and start tasks by [`spawn`]. So a simulation repeats a run from its seed, and each simulated
 //! process has clocks of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
+use futures::future::Either;
 use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
 use rand::{
@@ -27,6 +33,11 @@ pub trait Environment: Send + Sync {
     fn since_boot(&self) -> Duration;
     /// Uniform random number.
     fn random(&self) -> u64;
+    /// Returns true if the process is stopped, as by `SIGSTOP`. It wakes `waker` when the process goes on.
+    fn is_stopped(&self, waker: &Waker) -> bool {
+        let _ = waker;
+        false
+    }
 }
 
 /// An environment of a simulation; None for the system's.
@@ -70,16 +81,35 @@ pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> J
 
 /// Keeps the environment of the current task for a future that is spawned otherwise, as by a `JoinSet`.
 pub fn inherit<F: Future>(future: F) -> InEnvironment<F> {
+    let future = match current() {
+        Some(environment) => Either::Right(Stoppable(Box::pin(future), environment)),
+        None => Either::Left(future),
+    };
     CURRENT.scope(current(), future)
 }
 
 /// Gives a future an environment.
 pub fn within<F: Future>(environment: Arc<dyn Environment>, future: F) -> InEnvironment<F> {
-    CURRENT.scope(Some(environment), future)
+    let stoppable = Stoppable(Box::pin(future), Arc::clone(&environment));
+    CURRENT.scope(Some(environment), Either::Right(stoppable))
 }
 
 /// A future that runs in an environment.
-pub type InEnvironment<F> = TaskLocalFuture<Simulated, F>;
+pub type InEnvironment<F> = TaskLocalFuture<Simulated, Either<F, Stoppable<F>>>;
+
+/// A future of a simulated process: nothing polls it while the process is stopped.
+pub struct Stoppable<F>(Pin<Box<F>>, Arc<dyn Environment>);
+
+impl<F: Future> Future for Stoppable<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if self.1.is_stopped(cx.waker()) {
+            return Poll::Pending;
+        }
+        self.0.as_mut().poll(cx)
+    }
+}
 
 fn current() -> Simulated {
     CURRENT.try_with(Clone::clone).unwrap_or_default()

@@ -20,7 +20,7 @@ use kube_node_operator::{Options, host};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use kube_node_testing::{
     api_server::{ApiServer, Random},
-    simulated_time::SimulatedTime,
+    simulated_time::{SimulatedTime, Stop},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -48,6 +48,7 @@ pub struct Host {
     killed: Notify,
     connected_at: Mutex<Option<Instant>>,
     clock_error: Arc<Mutex<SignedDuration>>,
+    stop: Arc<Stop>,
 }
 
 impl Host {
@@ -66,9 +67,15 @@ impl Host {
         self.connected_at.lock().filter(|at| *at > Instant::now())
     }
 
-    /// Returns true if the host was cut off within this time.
-    pub fn was_cut_off_within(&self, time: Duration) -> bool {
-        self.connected_at.lock().is_some_and(|at| at + time > Instant::now())
+    /// Stops the process that runs now for a time, as `SIGSTOP` does, or a pause of its virtual machine.
+    pub fn stop(&self, lasts: Duration) {
+        self.stop.stop(lasts);
+    }
+
+    /// Returns true if the host was cut off or stopped within this time.
+    pub fn was_away_within(&self, time: Duration) -> bool {
+        let ends = [*self.connected_at.lock(), self.stop.ends()];
+        ends.into_iter().flatten().any(|at| at + time > Instant::now())
     }
 
     /// Sets the wall clock wrong.
@@ -120,7 +127,8 @@ pub async fn keep_running(
         };
         let (checked, faulty) = (Arc::clone(&checks), Arc::clone(&faults));
         let network = Network::new(server.clone(), checked, faulty, Arc::clone(&host), name.clone());
-        let time = SimulatedTime::new(draws.number()).begun(begun).wrong_by(Arc::clone(&host.clock_error));
+        let time = SimulatedTime::new(draws.number()).begun(begun);
+        let time = time.wrong_by(Arc::clone(&host.clock_error)).stopped_by(Arc::clone(&host.stop));
         let time: Arc<dyn Environment> = Arc::new(time);
         let client = Client::new(network.clone(), "default");
         let stop = CancellationToken::new();

@@ -92,7 +92,9 @@ impl Schedule {
             begun,
             endpoints: Arc::default(),
         };
-        checks.scaling().delay = DELAYS[usize::from(!self.faults.is_empty())];
+        let stops = |(_, action): &(u64, Action)| matches!(action, Action::Stop(..));
+        let is_late = !self.faults.is_empty() || self.actions.iter().any(stops);
+        checks.scaling().delay = DELAYS[usize::from(is_late)];
         let restarted = Arc::new(Notify::new());
         let autoscaler = ClusterAutoscaler::new(cluster.clone(), Arc::clone(&restarted));
         let scaled = async {
@@ -148,7 +150,7 @@ impl Schedule {
             }
             others.work().await;
             checks.count_reconciliations(reconciliations::count() - before);
-            let is_served = hosts.iter().all(|host| !host.was_cut_off_within(LONGEST_TIMEOUT));
+            let is_served = hosts.iter().all(|host| !host.was_away_within(LONGEST_TIMEOUT));
             if is_served && faults.is_over() && faults.refused().is_none() {
                 checks.watch_leases(server);
             }
@@ -252,6 +254,7 @@ impl Schedule {
             }
             Action::Kill(n) => host(*n).kill(),
             Action::CutOff(n, seconds) => host(*n).cut_off(Duration::from_secs(*seconds)),
+            Action::Stop(n, seconds) => host(*n).stop(Duration::from_secs(*seconds)),
             Action::ClockError(n, seconds) => {
                 host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
             }

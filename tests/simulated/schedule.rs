@@ -33,6 +33,8 @@ pub enum Action {
     Kill(usize),
     /// A host is cut off from the API server for so many seconds.
     CutOff(usize, u64),
+    /// The process of a host stands still for so many seconds.
+    Stop(usize, u64),
     /// The wall clock of a host is wrong by so many seconds.
     ClockError(usize, i64),
     /// An admission policy refuses all writes of the operators to the n-th Node, until all else has settled.
@@ -119,7 +121,21 @@ impl Schedule {
         let (workers, scaling, single, active) = (0, None, None, ACTIVE);
         let all =
             Self { seed, operators, workers, surge, unavailable, scaling, actions, faults, single, active };
-        all.scaled_by_autoscaler().with_workers()
+        all.scaled_by_autoscaler().with_workers().with_stops()
+    }
+
+    /// In a quarter of the schedules, stops a process once or twice. The draws are apart from the others.
+    fn with_stops(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x57);
+        if random.number().is_multiple_of(4) {
+            for _ in 0..1 + random.below(2) {
+                let host = random.below(self.operators + self.workers);
+                let stop = Action::Stop(host, 5 + random.number() % 55);
+                self.actions.push((5 + random.number() % ACTIVE, stop));
+            }
+            self.actions.sort_by_key(|(at, _)| *at);
+        }
+        self
     }
 
     /// In a quarter of the schedules, lets cluster-autoscaler scale a set in place of users. The draws are apart from the
