@@ -18,6 +18,7 @@ use crate::{
     autoscaler_checks::is_drained,
     checks::Sent,
     objects::{is_available, is_draining, is_ready, name, set_of, taints},
+    others::OUT_OF_SERVICE,
 };
 
 /// Time for which the replicas of before may still be acted on: watches lag and freeze.
@@ -128,8 +129,10 @@ impl Invariants {
                 let deletes = by.is_some_and(|sent| sent.method == Method::DELETE);
                 let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
                 let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
-                let there = server.objects("", "nodes").iter().any(|one| name(one) == node);
-                (by_us && deletes && !was_marked && there)
+                // The machine of a Node that is out of service is gone.
+                let runs = |one: &Value| name(one) == node && !taints(one).any(|key| key == OUT_OF_SERVICE);
+                let is_running = server.objects("", "nodes").iter().any(|one| runs(one));
+                (by_us && deletes && !was_marked && is_running)
                     .then(|| format!("pod {} is deleted without an eviction", name(after)))
             }
             _ => None,

@@ -28,7 +28,7 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 /// Taint of a Node whose kubelet is silent.
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Taint of a Node whose machine is gone.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Taint of a Node that reports itself not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 

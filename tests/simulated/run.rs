@@ -168,7 +168,9 @@ impl Schedule {
                 }
                 (None, None) => settled = Some((Instant::now(), None)),
                 (None, Some((since, None)))
-                    if since.elapsed() > QUIET_AFTER && Instant::now() > faults.watches_end() =>
+                    if is_served
+                        && since.elapsed() > QUIET_AFTER
+                        && Instant::now() > faults.watches_end() =>
                 {
                     settled = Some((Instant::now(), Some(checks.changing_writes())));
                 }
