@@ -128,7 +128,7 @@ impl Schedule {
     fn with_stops(mut self) -> Self {
         let mut random = Random::new(self.seed.rotate_left(16) ^ 0x57);
         if random.number().is_multiple_of(4) {
-            for _ in 0..1 + random.below(2) {
+            for _ in 0..=random.below(2) {
                 let host = random.below(self.operators + self.workers);
                 let stop = Action::Stop(host, 5 + random.number() % 55);
                 self.actions.push((5 + random.number() % ACTIVE, stop));
