@@ -187,6 +187,11 @@ impl<V: View> Cache<V> {
         self.in_sync.load(Ordering::Acquire)
     }
 
+    /// Returns true while a list is being applied: some objects are newer than others.
+    pub fn is_listing(&self) -> bool {
+        self.order.lock().listed.is_some()
+    }
+
     /// Record of a write to an object of this kind that was just answered with the resource version
     /// `version`.
     pub fn written(&self, version: &str) -> Written {

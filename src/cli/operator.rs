@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use kube_ext::{leader, telemetry, tls::TlsFiles, traces::Traces};
 use kube_node_api::{GoDuration, names};
 use kube_node_controllers::{Access, ProviderIdPrefix, autoscaler};
-use kube_node_operator::Options;
+use kube_node_operator::{Caches, Options};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use local_cluster::images;
 
@@ -197,6 +197,7 @@ impl Operator {
             insecure_credentials: self.insecure_credentials,
             autoscaler,
             election,
+            caches: Caches::default(),
         };
         let ended = Box::pin(kube_node_operator::run(options, kube_ext::process::signals()?)).await;
         if let Some(traces) = traces {

@@ -13,13 +13,17 @@ use super::TaskGroup;
 
 /// Caches of all shared watches.
 #[derive(Clone, Default)]
-pub(super) struct Caches {
-    pub(super) nodes: Arc<Cache<NodeView>>,
-    pub(super) pods: Arc<Cache<PodView>>,
-    pub(super) classes: Arc<Cache<CachedNodeClass>>,
-    pub(super) sets: Arc<Cache<CachedNodeSet>>,
+pub struct Caches {
+    /// Nodes; of a worker those of its group.
+    pub nodes: Arc<Cache<NodeView>>,
+    /// Pods that are bound to a Node.
+    pub pods: Arc<Cache<PodView>>,
+    /// Classes.
+    pub classes: Arc<Cache<CachedNodeClass>>,
+    /// Sets.
+    pub sets: Arc<Cache<CachedNodeSet>>,
     /// Leases of workers.
-    pub(super) hosts: Arc<Cache<HostView>>,
+    pub hosts: Arc<Cache<HostView>>,
 }
 
 impl Caches {

@@ -23,10 +23,8 @@ use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::{
-    caches::Caches,
-    task_group::{TaskGroup, hold, leave},
-};
+pub use self::caches::Caches;
+use self::task_group::{TaskGroup, hold, leave};
 
 /// Options of [`run`].
 pub struct Options {
@@ -56,6 +54,8 @@ pub struct Options {
     pub autoscaler: Option<autoscaler::Options>,
     /// Options of leader election; None: this is the only operator.
     pub election: Option<leader::ElectionOptions>,
+    /// Caches to fill; a simulation compares them with the server.
+    pub caches: Caches,
 }
 
 /// Runs the operator until `shutdown`.
@@ -63,7 +63,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     let registry = Registry::new();
     let identity = options.election.as_ref().map(|election| election.identity.clone());
     let leadership = Leadership::register(&leader::LEADER, identity, &registry)?;
-    let caches = Caches::default();
+    let caches = options.caches.clone();
     inventory::register_nodes(&registry, Arc::clone(&caches.nodes))?;
     inventory::register_sets(&registry, &caches.sets)?;
     metrics::build(&registry)?;

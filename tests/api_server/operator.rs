@@ -10,7 +10,7 @@ use kube::{
 use kube_ext::environment::{self, Environment, within};
 use kube_node_api::{NodeClass, NodeSet};
 use kube_node_controllers::{Access, ProviderIdPrefix};
-use kube_node_operator::Options;
+use kube_node_operator::{Caches, Options};
 use kube_node_testing::{api_server::ApiServer, seeds, simulated_time::SimulatedTime};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -97,6 +97,7 @@ async fn run(client: Client) {
         insecure_credentials: false,
         autoscaler: None,
         election: None,
+        caches: Caches::default(),
     };
     let shutdown = CancellationToken::new();
     let mut operator = pin!(kube_node_operator::run(options, shutdown.clone()));

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use kube_node_operator::Caches;
 use kube_node_testing::api_server::{ApiServer, Change};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::{
     autoscaler_checks::ScalingChecks,
+    cache_checks::History,
     invariants::Invariants,
     objects::{difference, is_available, name},
 };
@@ -69,6 +71,7 @@ struct State {
     /// Number of writes of each object, by path, and those of lately.
     writes: BTreeMap<String, (u64, Lately)>,
     invariants: Invariants,
+    history: History,
 }
 
 /// Entry of the log: its time since the beginning, and what happened.
@@ -306,6 +309,14 @@ impl Checks {
         }
     }
 
+    /// Checks the caches of a process.
+    pub fn check_caches(&self, process: &str, caches: &Caches, is_present: bool) {
+        let difference = self.state.lock().history.difference(caches, is_present);
+        if let Some(difference) = difference {
+            self.violate(&format!("{process}: {difference}"));
+        }
+    }
+
     /// A worker that has not renewed its Lease lately.
     pub fn absent_worker(&self) -> Option<String> {
         self.state.lock().invariants.absent_worker(CLAIM).map(|lease| format!("{lease} is not renewed"))
@@ -321,6 +332,7 @@ impl Checks {
             }
             let found = {
                 let mut state = self.state.lock();
+                state.history.record(&change);
                 if change.after["kind"] == "Node" {
                     state.invariants.drained = self.scaling().drained(server);
                 }

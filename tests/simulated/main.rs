@@ -11,6 +11,7 @@
 
 mod autoscaler;
 mod autoscaler_checks;
+mod cache_checks;
 mod checks;
 mod faults;
 mod invariants;

@@ -16,7 +16,7 @@ use kube_node_controllers::{
     autoscaler::{self, Address, InProcess},
     hosts::lease_name,
 };
-use kube_node_operator::{Options, host};
+use kube_node_operator::{Caches, Options, host};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use kube_node_testing::{
     api_server::{ApiServer, Random},
@@ -94,6 +94,17 @@ pub struct Cluster {
     pub begun: Instant,
     /// Services for cluster-autoscaler, by process.
     pub endpoints: Arc<Mutex<BTreeMap<String, Endpoint>>>,
+    /// Caches of the operators that run, by process.
+    pub caches: Arc<Mutex<BTreeMap<String, Caches>>>,
+}
+
+impl Cluster {
+    /// Checks the caches of all operators that run.
+    pub fn check_caches(&self, is_present: bool) {
+        for (process, caches) in &*self.caches.lock() {
+            self.checks.check_caches(process, caches, is_present);
+        }
+    }
 }
 
 /// The service of a process for cluster-autoscaler.
@@ -115,7 +126,7 @@ pub enum Program {
 
 /// Runs the program of a host again and again.
 pub async fn keep_running(
-    Cluster { seed, server, checks, faults, begun, endpoints }: Cluster,
+    Cluster { seed, server, checks, faults, begun, endpoints, caches }: Cluster,
     (program, number): (Program, usize),
     host: Arc<Host>,
 ) {
@@ -139,6 +150,7 @@ pub async fn keep_running(
                 let endpoint =
                     Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
                 endpoints.lock().insert(name.clone(), endpoint);
+                caches.lock().insert(name.clone(), options.caches.clone());
                 kube_node_operator::run(options, stop).boxed_local()
             }
             Program::Worker => host::run(worker(client, name.clone(), number), stop).boxed_local(),
@@ -161,6 +173,7 @@ pub async fn keep_running(
         }
         network.kill();
         endpoints.lock().remove(&name);
+        caches.lock().remove(&name);
         sleep(up_to(&mut draws, RESTART)).await;
     }
 }
@@ -215,5 +228,6 @@ fn options(client: Client, identity: String, service: InProcess) -> Options {
             identity,
             timing,
         }),
+        caches: Caches::default(),
     }
 }

@@ -91,6 +91,7 @@ impl Schedule {
             faults: Arc::clone(&faults),
             begun,
             endpoints: Arc::default(),
+            caches: Arc::default(),
         };
         let stops = |(_, action): &(u64, Action)| matches!(action, Action::Stop(..));
         let is_late = !self.faults.is_empty() || self.actions.iter().any(stops);
@@ -149,6 +150,7 @@ impl Schedule {
                 server.compact();
             }
             others.work().await;
+            cluster.check_caches(false);
             checks.count_reconciliations(reconciliations::count() - before);
             let is_served = hosts.iter().all(|host| !host.was_away_within(LONGEST_TIMEOUT));
             if is_served && faults.is_over() && faults.refused().is_none() {
@@ -175,6 +177,7 @@ impl Schedule {
                     settled = Some((Instant::now(), Some(checks.changing_writes())));
                 }
                 (None, Some((since, Some(writes)))) if since.elapsed() > STAYS => {
+                    cluster.check_caches(true);
                     let more = checks.changing_writes() - writes;
                     if more > 0 {
                         checks.violate(&format!("{more} writes although everything has settled"));

@@ -1,0 +1,68 @@
+//! Caches of the operators, compared with the server: each equals a state that the server had, and in the end the present
+//! one.
+//!
+//! Inputs: all changes of the server, the caches. Output: an object that is in no such state. Invariant: the state that a
+//! cache shows is that of its newest object or of a deletion after it, since one watch brings all changes of a kind in order.
+
+use std::collections::BTreeMap;
+
+use kube_node_cache::{Cache, View};
+use kube_node_operator::Caches;
+use kube_node_testing::api_server::Change;
+
+/// Versions of each object of a kind, by its name, and whether they deleted it.
+type Versions = BTreeMap<String, Vec<(u64, bool)>>;
+
+/// Versions of all objects, by kind.
+#[derive(Default)]
+pub struct History(BTreeMap<&'static str, Versions>);
+
+impl History {
+    pub fn record(&mut self, change: &Change) {
+        let kinds = ["Node", "NodeSet", "NodeClass"];
+        let Some(kind) = kinds.into_iter().find(|kind| change.after["kind"] == *kind) else { return };
+        let versions =
+            self.0.entry(kind).or_default().entry(crate::objects::name(&change.after)).or_default();
+        versions.push((change.revision, change.deleted));
+    }
+
+    /// An object that a cache shows in another version than the rest of it; with `is_present`, in another version than
+    /// the server.
+    pub fn difference(&self, caches: &Caches, is_present: bool) -> Option<String> {
+        let version = |version: &Option<String>| version.as_deref().map_or(0, |text| text.parse().unwrap());
+        let shown = [
+            ("Node", shown(&caches.nodes, |node| node.resource_version.parse().unwrap())),
+            ("NodeSet", shown(&caches.sets, |set| version(&set.metadata.resource_version))),
+            ("NodeClass", shown(&caches.classes, |class| version(&class.metadata.resource_version))),
+        ];
+        shown.into_iter().find_map(|(kind, shown)| self.compare(kind, &shown?, is_present))
+    }
+
+    fn compare(&self, kind: &str, shown: &BTreeMap<String, u64>, is_present: bool) -> Option<String> {
+        let newest = if is_present { u64::MAX } else { *shown.values().max()? };
+        let objects = self.0.get(kind)?;
+        let at = |name: &str, revision: u64| {
+            let mut versions = objects.get(name)?.iter().rev();
+            let (version, gone) = versions.find(|(version, _)| *version <= revision)?;
+            (!gone).then_some(*version)
+        };
+        let differs = |revision: u64| {
+            let names = objects.keys().chain(shown.keys());
+            names.map(String::as_str).find(|name| shown.get(*name).copied() != at(name, revision))
+        };
+        let name = differs(newest)?;
+        // A deletion leaves nothing that shows how new the cache is.
+        let gone = objects.values().flatten().filter(|(version, gone)| *gone && *version > newest);
+        if gone.into_iter().any(|(version, _)| differs(*version).is_none()) {
+            return None;
+        }
+        let (cached, had) = (shown.get(name), at(name, newest));
+        Some(format!("{kind} {name} is cached at {cached:?}, and beside {newest} it was at {had:?}"))
+    }
+}
+
+/// Versions of the objects of a cache; None while they are of several states.
+fn shown<V: View>(cache: &Cache<V>, version: impl Fn(&V) -> u64) -> Option<BTreeMap<String, u64>> {
+    let is_one = cache.in_sync() && !cache.is_listing();
+    is_one.then(|| cache.all().iter().map(|object| (object.key(), version(object))).collect())
+}
