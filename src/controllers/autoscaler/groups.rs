@@ -80,15 +80,17 @@ impl Group {
     fn rolling(&self) -> Option<Rolling> {
         let status = self.set.status.as_ref()?;
         let rollout = status.rollout.as_ref()?;
-        // Nothing replaces a Node whose deletion is refused.
+        // Nothing replaces a Node whose deletion is refused. A named victim is no outdated Node to begin with.
         let refused = status.waits.iter().find(|wait| wait.reason == <&str>::from(Write::Delete));
+        let refused = refused.map_or(0, |wait| usize::try_from(wait.nodes).unwrap_or(0));
+        let stuck = refused.saturating_sub(self.shown.victims.len());
         let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
         let strategy = self.set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
         let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
         works.then(|| Rolling {
             surge: Budget::of(strategy, replicas).surge,
             keep: strategy.and_then(|strategy| usize::try_from(strategy.partition?).ok()).unwrap_or(0)
-                + refused.map_or(0, |wait| usize::try_from(wait.nodes).unwrap_or(0)),
+                + stuck,
         })
     }
 }

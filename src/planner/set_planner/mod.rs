@@ -128,7 +128,8 @@ impl Candidate<'_, '_> {
         self.stays() && self.replaced.is_none() && !self.is_stuck()
     }
 
-    /// Returns true if the Node should go and cannot, and no pod can count on it: it is no replica.
+    /// Returns true if the Node should go, cannot, and is no replica: that of a victim is gone already, and an outdated Node
+    /// that is not available serves nobody.
     fn is_stuck(&self) -> bool {
         let is_due = || self.finding.due.is_some() && !self.available;
         self.stays() && self.node.deletion_refused && (self.node.victim || is_due())
