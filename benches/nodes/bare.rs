@@ -107,17 +107,20 @@ pub fn with_taints(name: &str, cluster_size: usize) -> Node {
     };
     let origin = node_builder::NodeOrigin {
         name,
-        set: "bare",
-        class: "bare",
-        revision: "v1-0000000000",
-        machine: &machine,
+        blueprint: node_builder::Blueprint {
+            set: "bare",
+            class: "bare",
+            revision: "v1-0000000000",
+            machine: &machine,
+            template: &DesiredTemplate::default(),
+        },
         provider_id: Some(format!("hollow://{name}")),
         owner_api_version: "kube-node.io/v1alpha1",
         owner_uid: "0",
         pod_cidr: None,
         cluster_size,
     };
-    let mut node = node_builder::node(origin, &DesiredTemplate::default(), Timestamp::now());
+    let mut node = node_builder::node(origin, Timestamp::now());
     // Nobody owns it, and nobody would take the finalizer off.
     if let Some(metadata) = &mut node.metadata {
         metadata.owner_references.clear();

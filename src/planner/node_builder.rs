@@ -42,14 +42,8 @@ pub struct Blueprint<'a> {
 pub struct NodeOrigin<'a> {
     /// Name of the Node.
     pub name: &'a str,
-    /// Name of the NodeSet.
-    pub set: &'a str,
-    /// Name of the NodeClass.
-    pub class: &'a str,
-    /// Revision of the machine.
-    pub revision: &'a str,
-    /// Specification of the machine.
-    pub machine: &'a ResolvedMachine,
+    /// Sources of the Node.
+    pub blueprint: Blueprint<'a>,
     /// `spec.providerID`, if known at creation.
     pub provider_id: Option<String>,
     /// API version of the NodeSet, which owns the Node.
@@ -74,9 +68,10 @@ pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
 ///
 /// The Node has Ready=False and no allocatable resources yet: the node lifecycle controller treats a Node
 /// *without* a Ready condition as able to take pods.
-pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -> Node {
-    let NodeOrigin { name, set, class, revision, machine, .. } = origin;
-    let labels = labels(name, Blueprint { set, class, revision, machine, template: desired });
+pub fn node(origin: NodeOrigin<'_>, now: Timestamp) -> Node {
+    let NodeOrigin { name, blueprint, .. } = origin;
+    let Blueprint { set, template: desired, .. } = blueprint;
+    let labels = labels(name, blueprint);
     let mut annotations = desired.annotations.clone();
     // With the right value for the cluster size, the ttl controller has nothing to write.
     annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
@@ -187,13 +182,10 @@ mod tests {
     use super::*;
     use kube_node_api::NodeTemplate;
 
-    fn origin(machine: &ResolvedMachine) -> NodeOrigin<'_> {
+    fn origin<'a>(machine: &'a ResolvedMachine, template: &'a DesiredTemplate) -> NodeOrigin<'a> {
         NodeOrigin {
             name: "workers-abc234",
-            set: "workers",
-            class: "medium",
-            revision: "v1-0",
-            machine,
+            blueprint: Blueprint { set: "workers", class: "medium", revision: "v1-0", machine, template },
             provider_id: Some("hollow://workers-abc234".to_owned()),
             owner_api_version: "kube-node.io/v1alpha1",
             owner_uid: "u",
@@ -215,8 +207,8 @@ mod tests {
             "nodeController": "hollow", "machineType": "m.medium", "hollow": {"hosts": "big", "load": "Kubelet"},
         }))
         .unwrap();
-        let node =
-            node(origin(&machine), &DesiredTemplate::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
+        let template = DesiredTemplate::merge(Some(&template), None);
+        let node = node(origin(&machine, &template), Timestamp::UNIX_EPOCH);
         let metadata = node.metadata.unwrap();
         let labels = metadata.labels;
         assert_eq!(labels["zone"], "a");

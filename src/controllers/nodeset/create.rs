@@ -182,17 +182,20 @@ impl NodeSetController {
     ) -> Result<(), ApiError> {
         let origin = node_builder::NodeOrigin {
             name,
-            set: &observed.name,
-            class: &observed.set.spec.node_class_name,
-            revision: &blueprint.revision,
-            machine: &blueprint.machine,
+            blueprint: node_builder::Blueprint {
+                set: &observed.name,
+                class: &observed.set.spec.node_class_name,
+                revision: &blueprint.revision,
+                machine: &blueprint.machine,
+                template: &blueprint.template,
+            },
             provider_id: self.context.provider_id(&blueprint.machine.node_controller, name),
             owner_api_version: &NodeSet::api_version(&()),
             owner_uid: &observed.uid,
             pod_cidr,
             cluster_size,
         };
-        let node = node_builder::node(origin, &blueprint.template, environment::now());
+        let node = node_builder::node(origin, environment::now());
         let body = Body::Object(transport::envelope("v1", "Node", &node));
         let path = format!("/api/v1/nodes?fieldManager={}", names::FIELD_MANAGER);
         let action = format!("create Node {name}");
