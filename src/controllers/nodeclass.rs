@@ -18,6 +18,7 @@ use kube_node_api::{NodeClass, NodeClassStatus, names};
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, View};
 use kube_node_planner::{
     conditions::{self, ConditionUpdate},
+    expectations::Expectations,
     history,
     revision::ResolvedMachine,
 };
@@ -163,9 +164,15 @@ impl NodeClassController {
         if let Some(left) = last.and_then(|last| TIDY_INTERVAL.checked_sub(now.duration_since(last))) {
             return Ok(left);
         }
+        let sets = self.context.sets.by_index(class);
+        // A Node that the watch does not show yet names a revision, too.
+        let is_creating = |expectations: &Expectations| expectations.pending_creations() > 0;
+        if sets.iter().any(|own| self.context.expectations.lock().get(own.name()).is_some_and(is_creating)) {
+            return Ok(TIDY_INTERVAL);
+        }
         self.tidied.lock().insert(class.to_owned(), now);
         let mut limit = None;
-        for own in self.context.sets.by_index(class) {
+        for own in sets {
             // The revisions that an unreadable set needs are unknown.
             let Ok(set) = &own.object else { return Ok(TIDY_INTERVAL) };
             needed.extend(set.spec.revision.clone());

@@ -4,43 +4,66 @@
 //! Inputs: all changes of the server, the caches. Output: an object that is in no such state. Invariant: the state that a
 //! cache shows is that of its newest object or of a deletion after it, since one watch brings all changes of a kind in order.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use kube_node_cache::{Cache, View};
 use kube_node_operator::Caches;
 use kube_node_testing::api_server::Change;
+use tokio::time::Instant;
+
+/// Longest delay of a watch that does not freeze.
+const LAG: Duration = Duration::from_secs(10);
 
 /// Versions of each object of a kind, by its name, and whether they deleted it.
 type Versions = BTreeMap<String, Vec<(u64, bool)>>;
 
 /// Versions of all objects, by kind.
 #[derive(Default)]
-pub struct History(BTreeMap<&'static str, Versions>);
+pub struct History {
+    versions: BTreeMap<&'static str, Versions>,
+    /// Each change, with its time.
+    times: Vec<(Instant, u64)>,
+    /// The state that each cache of a process showed last.
+    shown: BTreeMap<(String, &'static str), u64>,
+}
 
 impl History {
     pub fn record(&mut self, change: &Change) {
         let kinds = ["Node", "NodeSet", "NodeClass"];
         let Some(kind) = kinds.into_iter().find(|kind| change.after["kind"] == *kind) else { return };
         let versions =
-            self.0.entry(kind).or_default().entry(crate::objects::name(&change.after)).or_default();
+            self.versions.entry(kind).or_default().entry(crate::objects::name(&change.after)).or_default();
         versions.push((change.revision, change.deleted));
+        self.times.push((Instant::now(), change.revision));
     }
 
     /// An object that a cache shows in another version than the rest of it; with `is_present`, in another version than
-    /// the server.
-    pub fn difference(&self, caches: &Caches, is_present: bool) -> Option<String> {
+    /// the server; or in one that the cache had left already.
+    pub fn difference(&mut self, process: &str, caches: &Caches, is_present: bool) -> Option<String> {
         let version = |version: &Option<String>| version.as_deref().map_or(0, |text| text.parse().unwrap());
         let shown = [
             ("Node", shown(&caches.nodes, |node| node.resource_version.parse().unwrap())),
             ("NodeSet", shown(&caches.sets, |set| version(&set.metadata.resource_version))),
             ("NodeClass", shown(&caches.classes, |class| version(&class.metadata.resource_version))),
         ];
-        shown.into_iter().find_map(|(kind, shown)| self.compare(kind, &shown?, is_present))
+        let old = self.times.iter().rev().find(|(at, _)| is_present && at.elapsed() > LAG);
+        let old = old.map_or(0, |(_, revision)| *revision);
+        shown.into_iter().find_map(|(kind, shown)| {
+            let last = self.shown.get(&(process.to_owned(), kind)).copied().unwrap_or_default();
+            match self.compare(kind, &shown?, last.max(old)) {
+                Ok(state) => {
+                    self.shown.insert((process.to_owned(), kind), state);
+                    None
+                }
+                Err(difference) => Some(difference),
+            }
+        })
     }
 
-    fn compare(&self, kind: &str, shown: &BTreeMap<String, u64>, is_present: bool) -> Option<String> {
-        let newest = if is_present { u64::MAX } else { *shown.values().max()? };
-        let objects = self.0.get(kind)?;
+    /// The state that a cache shows, which is `oldest` or a later one.
+    fn compare(&self, kind: &str, shown: &BTreeMap<String, u64>, oldest: u64) -> Result<u64, String> {
+        let newest = shown.values().copied().max().unwrap_or_default().max(oldest);
+        let Some(objects) = self.versions.get(kind) else { return Ok(oldest) };
         let at = |name: &str, revision: u64| {
             let mut versions = objects.get(name)?.iter().rev();
             let (version, gone) = versions.find(|(version, _)| *version <= revision)?;
@@ -50,14 +73,15 @@ impl History {
             let names = objects.keys().chain(shown.keys());
             names.map(String::as_str).find(|name| shown.get(*name).copied() != at(name, revision))
         };
-        let name = differs(newest)?;
+        let Some(name) = differs(newest) else { return Ok(newest) };
         // A deletion leaves nothing that shows how new the cache is.
         let gone = objects.values().flatten().filter(|(version, gone)| *gone && *version > newest);
-        if gone.into_iter().any(|(version, _)| differs(*version).is_none()) {
-            return None;
+        let gone = gone.map(|(version, _)| *version).filter(|version| differs(*version).is_none());
+        if let Some(state) = gone.min() {
+            return Ok(state);
         }
         let (cached, had) = (shown.get(name), at(name, newest));
-        Some(format!("{kind} {name} is cached at {cached:?}, and beside {newest} it was at {had:?}"))
+        Err(format!("{kind} {name} is cached at {cached:?}, and beside {newest} it was at {had:?}"))
     }
 }
 

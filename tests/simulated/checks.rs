@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Lease duration of the operators' election.
-const CLAIM: Duration = Duration::from_secs(15);
+pub const CLAIM: Duration = Duration::from_secs(15);
 /// Longest time between two renewals of a Node's Lease under one leader (kubelet: 40 s).
 const LEASE: Duration = Duration::from_secs(40);
 /// Most requests within ten seconds.
@@ -46,6 +46,13 @@ pub struct Sent {
 impl Sent {
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// Returns true if it reports whether a Node is Ready.
+    pub fn is_of_kubelet(&self) -> bool {
+        let body = self.json();
+        let conditions = body["status"]["conditions"].as_array();
+        conditions.into_iter().flatten().any(|one| one["type"] == "Ready")
     }
 }
 
@@ -216,6 +223,7 @@ impl Checks {
             }
         }
         let is_heartbeat = sent.path.contains("/leases")
+            || sent.path.contains("/serviceaccounts/")
             || sent.path.starts_with("/api/v1/nodes/") && sent.path.ends_with("/status");
         // Revisions that no Node names any more are deleted once a minute.
         let is_tidying = sent.method == Method::DELETE && sent.path.contains("/controllerrevisions/");
@@ -283,6 +291,21 @@ impl Checks {
         }
     }
 
+    /// A process hears that its write succeeded. A Node whose deletion was accepted is not deleted once more.
+    pub fn heard(&self, sent: &Sent) {
+        let body = sent.json();
+        if sent.method == Method::DELETE
+            && sent.path.starts_with("/api/v1/nodes/")
+            && body["dryRun"].is_null()
+        {
+            let uid = body["preconditions"]["uid"].as_str().unwrap_or_default();
+            let is_new = self.state.lock().invariants.deleted.insert((sent.process.clone(), uid.to_owned()));
+            if !is_new {
+                self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
+            }
+        }
+    }
+
     /// Checks that a leader whose requests arrive renews the Lease of each Node whose machine works.
     pub fn watch_leases(&self, server: &ApiServer) {
         let state = self.state.lock();
@@ -311,7 +334,7 @@ impl Checks {
 
     /// Checks the caches of a process.
     pub fn check_caches(&self, process: &str, caches: &Caches, is_present: bool) {
-        let difference = self.state.lock().history.difference(caches, is_present);
+        let difference = self.state.lock().history.difference(process, caches, is_present);
         if let Some(difference) = difference {
             self.violate(&format!("{process}: {difference}"));
         }

@@ -13,6 +13,8 @@ use kube_node_testing::api_server::Random;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::schedule::Schedule;
+
 /// Longest time for which a watch shows nothing.
 const FREEZE: Duration = Duration::from_mins(1);
 
@@ -101,10 +103,12 @@ impl Fault {
     }
 
     /// One request in so many has the fault.
-    fn one_in(self) -> u64 {
-        match self {
-            Self::KilledBefore | Self::KilledAfter => 250,
-            _ => 40,
+    fn one_in(self, storm: bool) -> u64 {
+        match (self, storm) {
+            (Self::KilledBefore | Self::KilledAfter, false) => 250,
+            (Self::KilledBefore | Self::KilledAfter, true) => 100,
+            (_, false) => 40,
+            (_, true) => 8,
         }
     }
 }
@@ -125,14 +129,32 @@ pub struct Faults {
     pub until: Instant,
     /// The fault of one write, by its number.
     pub single: Option<(u64, Fault)>,
+    /// True if faults are frequent.
+    pub storm: bool,
     writes: AtomicU64,
     /// The Node to which an admission policy refuses all writes of the operators.
     refused: Mutex<Option<String>>,
+    /// Resource that the processes may not write, and until when.
+    forbidden: Mutex<Option<(&'static str, Instant)>>,
 }
 
 impl Faults {
-    pub fn new(seed: u64, classes: BTreeSet<Fault>, until: Instant, single: Option<(u64, Fault)>) -> Self {
-        Self { seed, classes, until, single, writes: AtomicU64::new(0), refused: Mutex::default() }
+    /// The faults of a schedule, until a time.
+    pub fn new(schedule: &Schedule, until: Instant) -> Self {
+        let Schedule { seed, faults, single, storm, .. } = schedule.clone();
+        let (writes, refused, forbidden) = <_>::default();
+        Self { seed, classes: faults, until, single, storm, writes, refused, forbidden }
+    }
+
+    /// Takes the right to write a resource from all processes, for a time.
+    pub fn forbid(&self, resource: &'static str, time: Duration) {
+        *self.forbidden.lock() = Some((resource, self.until.min(Instant::now() + time)));
+    }
+
+    /// Returns true if nobody may write to this path.
+    pub fn is_forbidden(&self, path: &str) -> bool {
+        let forbidden = self.forbidden.lock().filter(|(_, until)| Instant::now() < *until);
+        forbidden.is_some_and(|(resource, _)| path.split('/').any(|part| part == resource))
     }
 
     /// Refuses all writes to a Node, or to none.
@@ -157,9 +179,9 @@ impl Faults {
         self.writes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if no fault happens, or will.
-    pub fn is_over(&self) -> bool {
-        Instant::now() > self.until || self.classes.is_empty() && self.single.is_none()
+    /// Returns true if no fault has happened for this time, or will.
+    pub fn is_over_for(&self, time: Duration) -> bool {
+        Instant::now() > self.until + time || self.classes.is_empty() && self.single.is_none()
     }
 
     pub fn has(&self, fault: Fault) -> bool {
@@ -185,7 +207,7 @@ impl Faults {
         let numbers = Fault::ALL.map(|fault| (fault, draws.number()));
         let of_requests = numbers.into_iter().filter(|(fault, _)| *fault < Fault::Lag && !is_watch);
         of_requests
-            .filter(|(fault, number)| self.has(*fault) && number % fault.one_in() == 0)
+            .filter(|(fault, number)| self.has(*fault) && number % fault.one_in(self.storm) == 0)
             .map(|(fault, _)| fault)
             .find(|fault| fault.fits(method, is_write))
     }
@@ -198,8 +220,11 @@ impl Faults {
 
     /// Time for which a watch shows nothing.
     pub fn freeze(&self, draws: &mut Random) -> Duration {
-        let freezes = draws.number().is_multiple_of(30) && self.has(Fault::Frozen);
-        Duration::from_secs(if freezes { draws.number() % FREEZE.as_secs() } else { 0 })
+        let one_in = if self.storm { 5 } else { 30 };
+        let freezes = draws.number().is_multiple_of(one_in) && self.has(Fault::Frozen);
+        // One freeze may follow another.
+        let longest = if self.storm { FREEZE / 2 } else { FREEZE };
+        Duration::from_secs(if freezes { draws.number() % longest.as_secs() } else { 0 })
     }
 
     /// When the last watch that froze goes on.

@@ -5,10 +5,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use http::Method;
+use kube_node_api::names::ANNOTATION_RESUMED_AT;
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,13 +18,17 @@ use tokio::time::Instant;
 use crate::{
     autoscaler::SET,
     autoscaler_checks::is_drained,
-    checks::Sent,
+    checks::{CLAIM, Sent},
     objects::{is_available, is_draining, is_ready, name, set_of, taints},
     others::OUT_OF_SERVICE,
+    run::STARTUP,
 };
 
 /// Time for which the replicas of before may still be acted on: watches lag and freeze.
 const MEMORY: Duration = Duration::from_secs(150);
+
+/// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice.
+const YOUNG: Duration = Duration::from_secs(70);
 
 /// Path of the Leases of Nodes.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/";
@@ -47,6 +53,8 @@ pub struct Invariants {
     pub workers_changed: Option<Instant>,
     /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
     sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
+    /// Until when a Node that has become available counts as one that is not, where a set waits for it to last.
+    young: BTreeMap<String, Instant>,
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
     excused: BTreeMap<String, Instant>,
     /// Observed generation of each set, and when the set changed last.
@@ -61,6 +69,10 @@ pub struct Invariants {
     pub drained: i64,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
+    /// Revision to which each set's rollout has halted, and when.
+    halted: BTreeMap<String, (Value, String)>,
+    /// UIDs of the Nodes whose deletion each process knows to be accepted.
+    pub deleted: BTreeSet<(String, String)>,
     /// Process that took the finalizer from each Node that is gone.
     finalized: BTreeMap<String, String>,
 }
@@ -91,15 +103,26 @@ impl Invariants {
                 if by.is_some_and(|sent| sent.at < changed) {
                     return None;
                 }
-                rollout_goes_back(&before?["status"]["rollout"], &after["status"]["rollout"])
+                self.judge_halt(after)
+                    .or_else(|| rollout_goes_back(&before?["status"]["rollout"], &after["status"]["rollout"]))
             }
             Some("Node") => self.judge_node(server, change, before, by),
             Some("Lease") if name(after) == "kube-node-operator" => {
                 let holder = after["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
-                let since =
-                    self.leader.as_ref().filter(|leader| leader.holder == holder).map(|leader| leader.since);
-                self.leader = Some(Leader { holder, since: since.unwrap_or(now), renewed: now });
-                None
+                let last = self.leader.take();
+                let since = last.as_ref().filter(|last| last.holder == holder).map(|last| last.since);
+                self.leader =
+                    Some(Leader { holder: holder.clone(), since: since.unwrap_or(now), renewed: now });
+                let early = last.filter(|last| {
+                    !last.holder.is_empty() && last.holder != holder && last.renewed.elapsed() < CLAIM
+                });
+                early.map(|last| {
+                    format!(
+                        "{holder} takes the Lease that {} renewed {:?} ago",
+                        last.holder,
+                        last.renewed.elapsed()
+                    )
+                })
             }
             Some("Lease") if name(after).starts_with("hollow-host.") => {
                 let holder = after["spec"]["holderIdentity"].clone();
@@ -122,7 +145,17 @@ impl Invariants {
                     labels["kube-node.io/nodeclass"] == *class
                         && names.is_some_and(|name| revision.ends_with(name))
                 });
-                user.map(|node| format!("{revision} is deleted, and {} names it", name(node)))
+                let sets = server.objects("kube-node.io", "nodesets");
+                let names = |set: &&Arc<Value>| {
+                    ["currentRevision", "updateRevision"].iter().any(|field| {
+                        set["status"][field].as_str().is_some_and(|name| revision.ends_with(name))
+                    })
+                };
+                let user = user.or_else(|| {
+                    let set = sets.iter().filter(|set| set["spec"]["nodeClassName"] == *class).find(names)?;
+                    set["metadata"]["deletionTimestamp"].is_null().then_some(set)
+                });
+                user.map(|user| format!("{revision} is deleted, and {} names it", name(user)))
             }
             Some("Pod") => {
                 let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
@@ -139,6 +172,31 @@ impl Invariants {
         }
     }
 
+    /// A rollout that has halted stays so until there is another revision, or nothing to roll.
+    fn judge_halt(&mut self, set: &Value) -> Option<String> {
+        let (uid, status) = (set["metadata"]["uid"].as_str()?.to_owned(), &set["status"]);
+        let (rollout, revision) = (&status["rollout"], &status["updateRevision"]);
+        let is_usable =
+            status["observedGeneration"].is_i64() && !status["waits"].to_string().contains("InvalidMachine");
+        let last = self.halted.get(&uid).filter(|(last, _)| last == revision);
+        let resumed = set["metadata"]["annotations"][ANNOTATION_RESUMED_AT].as_str().unwrap_or_default();
+        if last.is_none_or(|(_, halted)| resumed >= halted.as_str())
+            || is_usable && status["replicas"] == status["updatedReplicas"]
+        {
+            self.halted.remove(&uid);
+        } else if is_usable && rollout["haltTime"].is_null() {
+            return Some(format!(
+                "the rollout of {} to {revision} has halted, and goes on: {rollout}",
+                name(set)
+            ));
+        }
+        if rollout["haltTime"].is_string() {
+            let at = rollout["haltTime"].as_str().unwrap_or_default().to_owned();
+            self.halted.insert(uid, (rollout["revision"].clone(), at));
+        }
+        None
+    }
+
     /// The Lease of a worker that has not been renewed for this time.
     pub fn absent_worker(&self, time: Duration) -> Option<&str> {
         let mut late = self.workers.iter().filter(|(_, (_, renewed))| renewed.elapsed() > time);
@@ -147,8 +205,10 @@ impl Invariants {
 
     /// Checks that a process does not run the machine of a Node from which it took the finalizer: the machine goes first.
     pub fn judge_heartbeat(&self, sent: &Sent) -> Option<String> {
+        // The NodeController reports conditions of its own.
         let of_status =
             sent.path.strip_prefix("/api/v1/nodes/").and_then(|path| path.strip_suffix("/status"));
+        let of_status = of_status.filter(|_| sent.is_of_kubelet());
         let node = of_status.or_else(|| sent.path.strip_prefix(LEASES))?;
         let by =
             self.finalized.get(node).filter(|by| **by == sent.process && sent.method != Method::DELETE)?;
@@ -244,7 +304,14 @@ impl Invariants {
         if is_leaving(after) && !is_leaving(before) && !counts(after) {
             self.excused.insert(node.clone(), now + MEMORY);
         }
-        let starts_to_drain = !is_draining(before) && is_draining(after);
+        let waits = |one: &Arc<Value>| name(one) == set && one["spec"]["minReadyTime"] == "7s";
+        if !counts(before) && counts(after) && server.objects("kube-node.io", "nodesets").iter().any(waits) {
+            self.young.insert(node.clone(), now + YOUNG);
+        }
+        let is_young = self.young.get(&node).is_some_and(|until| *until > now);
+        // A Node that never starts is available for schedulers of pods that tolerate its taint, and not for its set.
+        let is_started = taints(before).all(|key| key != STARTUP);
+        let starts_to_drain = !is_draining(before) && is_draining(after) && is_started && !is_young;
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
         if starts_to_drain && by_us && counts(before) && !seemed_lost {

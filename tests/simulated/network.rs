@@ -132,6 +132,9 @@ impl Network {
             sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
         }
         self.alive().await;
+        if is_write && shared.faults.is_forbidden(head.uri.path()) {
+            return Ok(refusal(403, "Forbidden", "the account cannot write this resource"));
+        }
         if is_write && shared.faults.is_refused(head.uri.path()) {
             shared.checks.scaling().refuse();
             return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
@@ -181,6 +184,9 @@ impl Network {
         self.alive().await;
         sleep(up_to(&mut draws, WAY)).await;
         self.alive().await;
+        if response.status().is_success() {
+            shared.checks.heard(&sent);
+        }
         Ok(if is_watch { self.watched(response, draws) } else { response })
     }
 

@@ -9,6 +9,7 @@ use std::{
 
 use http::Method;
 use kube_ext::environment;
+use kube_node_api::names::ANNOTATION_RESUMED_AT;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -17,8 +18,10 @@ use crate::{
     autoscaler_checks::is_drained,
     checks::Checks,
     objects::{is_ready, name, taints},
+    run::SICK,
 };
 
+const MINUTE: Duration = Duration::from_mins(1);
 /// Time without a sign of life after which a Node is Unknown (kube-controller-manager, `--node-monitor-grace-period`).
 const GRACE: Duration = Duration::from_secs(50);
 /// Time after which the pods of a Node that is Unknown are deleted (`DefaultTolerationSeconds`).
@@ -76,6 +79,33 @@ impl Others {
         }
         let again = json!({ "metadata": metadata, "spec": node["spec"] });
         self.call(Method::POST, "/api/v1/nodes", &again);
+    }
+
+    /// A detector of problems reports a Node (as node-problem-detector does).
+    pub fn sicken(&self, node: &str) {
+        let nodes = self.nodes();
+        let Some(node) = nodes.iter().find(|one| name(one) == node) else { return };
+        let mut conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let now = environment::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        conditions.retain(|one| one["type"] != SICK);
+        conditions.push(json!({ "type": SICK, "status": "True", "lastTransitionTime": now }));
+        let path = format!("/api/v1/nodes/{}/status", name(node));
+        self.call(Method::PATCH, &path, &json!({ "status": { "conditions": conditions } }));
+    }
+
+    /// Users resume the rollouts that have halted, each of them once a minute.
+    pub fn resume(&self) {
+        let now = environment::now();
+        let at = |time: jiff::Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        for set in self.server.objects("kube-node.io", "nodesets") {
+            let resumed = &set["metadata"]["annotations"][ANNOTATION_RESUMED_AT];
+            let is_due = resumed.as_str().is_none_or(|resumed| resumed < at(now - MINUTE).as_str());
+            if set["status"]["rollout"]["haltTime"].is_string() && is_due {
+                let path = format!("/apis/kube-node.io/v1alpha1/nodesets/{}", name(&set));
+                let change = json!({ "metadata": { "annotations": { (ANNOTATION_RESUMED_AT): at(now) } } });
+                self.call(Method::PATCH, &path, &change);
+            }
+        }
     }
 
     /// Users delete all applications and their budgets.

@@ -11,6 +11,7 @@ use std::{
 
 use http::Method;
 use kube_ext::environment::{Environment, within};
+use kube_node_api::names::{OPERATOR_NAMESPACE, OPERATOR_SERVICE_ACCOUNT};
 use kube_node_testing::{api_server::ApiServer, simulated_time::SimulatedTime};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
@@ -31,6 +32,12 @@ const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
 const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
 /// Label that the class's template gives to Nodes: the class's version.
 pub const VERSION_LABEL: &str = "template.test/version";
+/// Label of the template that changes while the machines stay.
+pub const LABEL: &str = "template.test/label";
+/// Taint of Nodes that never start.
+pub const STARTUP: &str = "template.test/startup";
+/// Condition for which a set replaces a Node.
+pub const SICK: &str = "test/Sick";
 /// Time within which everything has to settle afterwards.
 const SETTLES: Duration = Duration::from_mins(30);
 /// Longest time for which the operator acts on an old state: without faults, and with watches that freeze.
@@ -78,11 +85,14 @@ impl Schedule {
         let begun = Instant::now();
         let checks = Arc::new(Checks::new());
         let until = begun + Duration::from_secs(self.active + 10);
-        let faults = Arc::new(Faults::new(self.seed, self.faults.clone(), until, self.single));
+        let faults = Arc::new(Faults::new(self, until));
         let mut others = Others::new(server.clone(), Arc::clone(&checks));
         for name in ["kube-system", "kube-node-lease", "kube-node-system", "default"] {
             others.call(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
         }
+        let account = json!({ "metadata": { "name": OPERATOR_SERVICE_ACCOUNT } });
+        let accounts = format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/serviceaccounts");
+        others.call(Method::POST, &accounts, &account);
         let hosts: Vec<Arc<Host>> = (0..self.operators + self.workers).map(|_| Arc::default()).collect();
         let cluster = process::Cluster {
             seed: self.seed,
@@ -135,9 +145,9 @@ impl Schedule {
         restarted: &Notify,
     ) {
         let process::Cluster { server, checks, faults, begun, .. } = cluster;
-        others.call(Method::POST, CLASSES, &self.class(0));
-        let mut actions = self.actions.iter().peekable();
         let mut wanted = Wanted::default();
+        others.call(Method::POST, CLASSES, &self.class(&wanted));
+        let mut actions = self.actions.iter().peekable();
         let mut settled: Option<(Instant, Option<u64>)> = None;
         let before = reconciliations::count();
         while checks.violation().is_none() {
@@ -146,6 +156,10 @@ impl Schedule {
                 checks.note(&format!("user: {action:?}"));
                 self.act(action, others, &mut wanted, cluster, hosts, restarted);
             }
+            let is_over = actions.peek().is_none() && Instant::now() >= faults.until;
+            if wanted.heal(is_over) {
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(&wanted));
+            }
             if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
                 server.compact();
             }
@@ -153,14 +167,15 @@ impl Schedule {
             cluster.check_caches(false);
             checks.count_reconciliations(reconciliations::count() - before);
             let is_served = hosts.iter().all(|host| !host.was_away_within(LONGEST_TIMEOUT));
-            if is_served && faults.is_over() && faults.refused().is_none() {
+            if is_served && faults.is_over_for(LONGEST_TIMEOUT) && faults.refused().is_none() {
                 checks.watch_leases(server);
             }
-            if actions.peek().is_some() || Instant::now() < faults.until {
+            if !is_over {
                 continue;
             }
             // A budget that leaves no room would hold a drain for ever.
             others.end_applications();
+            others.resume();
             let refused = faults.refused();
             let unmet = wanted.unmet(server, refused.as_deref()).or_else(|| checks.absent_worker());
             match (unmet, settled) {
@@ -225,7 +240,29 @@ impl Schedule {
             }
             Action::Roll(version) => {
                 wanted.version = *version;
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(*version));
+                wanted.starts_never = false;
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+            }
+            Action::Relabel(label) => {
+                wanted.label = *label;
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+            }
+            Action::Break(version) => {
+                wanted.version = *version;
+                wanted.starts_never = true;
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+            }
+            Action::Spoil(seconds) => {
+                wanted.spoiled = Some(Instant::now() + Duration::from_secs(*seconds));
+                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+            }
+            Action::Sicken(n) => {
+                if let Some(node) = nth(others, *n) {
+                    others.sicken(&node);
+                }
+            }
+            Action::Forbid(resource, seconds) => {
+                cluster.faults.forbid(resource, Duration::from_secs(*seconds));
             }
             Action::DeleteSet(set) => {
                 wanted.sets.remove(set);
@@ -288,19 +325,34 @@ impl Schedule {
     }
 
     fn set(&self, name: &str, replicas: u64) -> Value {
-        json!({ "metadata": { "name": name }, "spec": {
+        let mut set = json!({ "metadata": { "name": name }, "spec": {
             "nodeClassName": "small", "replicas": replicas, "revisionHistoryLimit": self.seed % 2,
             "strategy": { "rollingUpdate": { "maxSurge": self.surge, "maxUnavailable": self.unavailable } },
-        } })
+        } });
+        if self.storm {
+            set["spec"]["progressDeadline"] = json!("40s");
+            set["spec"]["minReadyTime"] = json!(["0s", "7s"][usize::from(self.seed.is_multiple_of(2))]);
+            let sick = json!({ "type": SICK, "status": "True", "for": "20s" });
+            set["spec"]["remediation"] = json!({ "unhealthyConditions": [sick] });
+        }
+        set
     }
 
-    fn class(&self, version: u64) -> Value {
+    fn class(&self, wanted: &Wanted) -> Value {
+        let Wanted { version, label, starts_never, spoiled, .. } = wanted;
         let hollow = if self.workers > 0 { json!({ "hosts": GROUP }) } else { Value::Null };
+        // Nobody removes this taint.
+        let startup = json!([{ "key": STARTUP, "effect": "NoSchedule" }]);
+        let startup = if *starts_never { startup } else { json!([]) };
+        // More than there is.
+        let reserved = json!({ "cpu": if spoiled.is_some() { "5" } else { "0" } });
         json!({ "metadata": { "name": "small" }, "spec": {
             "nodeController": "hollow", "hollow": hollow, "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+            "reserved": reserved,
             "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
             "template": {
-                "labels": { VERSION_LABEL: version.to_string() },
+                "labels": { VERSION_LABEL: version.to_string(), LABEL: label.to_string() },
+                "startupTaints": startup,
                 // The API server keeps an empty value as none.
                 "taints": [{ "key": "template.test/empty", "value": "", "effect": "PreferNoSchedule" }],
             },

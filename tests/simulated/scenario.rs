@@ -56,6 +56,7 @@ impl Scenario {
             actions: (self.actions)(),
             faults: [].into(),
             single: None,
+            storm: false,
             active: 70,
         }
     }

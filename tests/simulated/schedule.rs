@@ -7,6 +7,10 @@ use kube_node_testing::api_server::Random;
 
 use crate::{autoscaler::SET, faults::Fault};
 
+/// Resources that the processes may not write for a time. What they say in the end is checked, so that a write that is
+/// missing is seen.
+const FORBIDDEN: [&str; 3] = ["controllerrevisions", "nodes", "pods"];
+
 /// Seconds in which users of a random schedule act.
 const ACTIVE: u64 = 240;
 
@@ -39,6 +43,16 @@ pub enum Action {
     ClockError(usize, i64),
     /// An admission policy refuses all writes of the operators to the n-th Node, until all else has settled.
     Refuse(usize),
+    /// The processes may not write this resource for so many seconds.
+    Forbid(&'static str, u64),
+    /// The class gives Nodes this label from now on, and their machines stay.
+    Relabel(u64),
+    /// The n-th Node gets a condition for which its set replaces it.
+    Sicken(usize),
+    /// The class has this version from now on, whose Nodes never start.
+    Break(u64),
+    /// The class cannot be used for so many seconds.
+    Spoil(u64),
     /// Pods need so many Nodes of the set that cluster-autoscaler scales; the set is created if it is missing.
     Need(i32),
     /// cluster-autoscaler is restarted.
@@ -60,6 +74,8 @@ pub struct Schedule {
     pub actions: Vec<(u64, Action)>,
     pub faults: BTreeSet<Fault>,
     pub single: Option<(u64, Fault)>,
+    /// Few kinds of faults, each of them often, and several actions at a time.
+    pub storm: bool,
     /// Seconds in which users act and faults happen.
     pub active: u64,
 }
@@ -68,13 +84,14 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators, {} workers, surge {}, unavailable {}, scaling {:?}, faults {:?}, single {:?}",
+            "seed {}: {} operators, {} workers, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
             self.seed,
             self.operators,
             self.workers,
             self.surge,
             self.unavailable,
             self.scaling,
+            self.storm,
             self.faults,
             self.single
         )?;
@@ -118,10 +135,62 @@ impl Schedule {
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
-        let (workers, scaling, single, active) = (0, None, None, ACTIVE);
-        let all =
-            Self { seed, operators, workers, surge, unavailable, scaling, actions, faults, single, active };
-        all.scaled_by_autoscaler().with_workers().with_stops()
+        let (workers, scaling, single, storm, active) = (0, None, None, false, ACTIVE);
+        let all = Self {
+            seed,
+            operators,
+            workers,
+            surge,
+            unavailable,
+            scaling,
+            actions,
+            faults,
+            single,
+            storm,
+            active,
+        };
+        all.scaled_by_autoscaler().with_workers().with_stops().with_storm()
+    }
+
+    /// Makes a storm of a third of the schedules that users scale: many bugs need two faults, or an action right after
+    /// another one. The draws are apart from the others.
+    fn with_storm(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5708);
+        if self.scaling.is_some() || !random.number().is_multiple_of(3) {
+            return self;
+        }
+        self.storm = true;
+        let of_watches = [Fault::Lag, Fault::Frozen, Fault::Ended, Fault::Compacted];
+        let of_requests = &Fault::ALL[..Fault::ALL.len() - of_watches.len()];
+        let watches = (0..=random.below(2)).map(|_| of_watches[random.below(of_watches.len())]);
+        self.faults = watches.collect();
+        self.faults.extend((0..random.below(3)).map(|_| of_requests[random.below(of_requests.len())]));
+        self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_) | Action::Cordon(_)));
+        for _ in 0..2 + random.below(3) {
+            let mut at = 5 + random.number() % ACTIVE;
+            for _ in 0..2 + random.below(2) {
+                let set = if random.number().is_multiple_of(4) { "b" } else { "a" }.to_owned();
+                let which = random.below(6);
+                let action = match random.number() % 20 {
+                    0..4 => Action::Scale(set, random.number() % 7),
+                    4..6 => Action::Roll(random.number() % 20),
+                    6 => Action::DeleteSet(set),
+                    7 | 8 => Action::DeleteNode(which),
+                    9 | 10 => Action::Mark(which),
+                    11..13 => Action::Kill(random.below(2)),
+                    13 => Action::CutOff(random.below(2), random.number() % 60),
+                    14 => Action::Relabel(random.number() % 9),
+                    15 | 16 => Action::Sicken(which),
+                    17 => Action::Forbid(FORBIDDEN[random.below(FORBIDDEN.len())], 5 + random.number() % 40),
+                    18 => Action::Break(100 + random.number() % 9),
+                    _ => Action::Spoil(5 + random.number() % 30),
+                };
+                self.actions.push((at, action));
+                at += random.number() % 6;
+            }
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
     }
 
     /// In a quarter of the schedules, stops a process once or twice. The draws are apart from the others.

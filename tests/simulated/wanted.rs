@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use kube_node_api::names::ANNOTATION_VICTIMS;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
     invariants::size,
     objects::{is_available, is_ready, name, set_of, taints},
-    run::VERSION_LABEL,
+    run::{LABEL, SICK, VERSION_LABEL},
 };
 
 /// What users want in the end.
@@ -19,11 +20,31 @@ pub struct Wanted {
     pub sets: BTreeMap<String, u64>,
     /// Version of the kubelets.
     pub version: u64,
+    /// Value of the label that changes while the machines stay.
+    pub label: u64,
+    /// True if the Nodes of this version never start.
+    pub starts_never: bool,
+    /// Until when the class cannot be used.
+    pub spoiled: Option<Instant>,
     /// True if users have cordoned Nodes.
     pub cordons: bool,
 }
 
+/// Version that users take back to in the end.
+const HEALTHY: u64 = 20;
+
 impl Wanted {
+    /// Mends the class once its time is over, and what does not start once everything `is_over`. Returns true if the class
+    /// has changed.
+    pub fn heal(&mut self, is_over: bool) -> bool {
+        let is_mended = self.spoiled.take_if(|until| Instant::now() >= *until || is_over).is_some();
+        let is_rolled = is_over && self.starts_never;
+        if is_rolled {
+            (self.version, self.starts_never) = (HEALTHY, false);
+        }
+        is_mended || is_rolled
+    }
+
     /// What is not as users want it. The `refused` Node, to which nobody may write, may stay as it is, and its set
     /// may have one Node more.
     pub fn unmet(&self, server: &ApiServer, refused: Option<&str>) -> Option<String> {
@@ -57,8 +78,13 @@ impl Wanted {
             if rolls && node["status"]["nodeInfo"]["kubeletVersion"] != version.as_str() {
                 return Some(format!("{name} does not have version {version}"));
             }
-            let version = self.version.to_string();
-            if node["metadata"]["labels"][VERSION_LABEL] != version.as_str() {
+            let conditions = node["status"]["conditions"].as_array();
+            if conditions.into_iter().flatten().any(|one| one["type"] == SICK) {
+                return Some(format!("{name} is sick"));
+            }
+            let (version, label) = (self.version.to_string(), self.label.to_string());
+            let labels = &node["metadata"]["labels"];
+            if labels[VERSION_LABEL] != version.as_str() || labels[LABEL] != label.as_str() {
                 return Some(format!(
                     "{name} does not have the template's label: {}",
                     node["metadata"]["labels"]
