@@ -18,7 +18,9 @@ const SWITCHES: [&str; 2] = ["src/kube-ext/environment.rs", "src/planner/lib.rs"
 const SWITCH: &str = r#"
 /// Returns true if this bug is switched on.
 pub fn planted(name: &str) -> bool {
-    std::env::var("KUBE_NODE_PLANTED").is_ok_and(|planted| planted == name)
+    static PLANTED: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| std::env::var("KUBE_NODE_PLANTED").unwrap_or_default());
+    *PLANTED == name
 }
 "#;
 
@@ -111,7 +113,13 @@ pub fn plant(copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
 pub fn build(copy: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = ["test", "--locked", "--profile", "simulation", "--test", "simulated", "--no-run"];
-    let built = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    // A build script that reads what cargo said of this program would run again, and so would all that depend on it.
+    let of_cargo = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars().filter(|(name, _)| of_cargo(name)) {
+        command.env_remove(name);
+    }
+    let built = command
         .current_dir(copy)
         .args(arguments)
         .arg("--message-format=json-render-diagnostics")

@@ -29,7 +29,7 @@ use crate::{
     contract::Clause,
     manifests,
     record::Recorder,
-    report::{Outcome, Report},
+    report::{ClauseResult, Report},
     user_commands,
 };
 
@@ -109,21 +109,21 @@ impl TestRun {
         ));
     }
 
-    /// Adds the outcome of a clause and prints its line.
-    fn report(&self, clause: Clause, outcome: Outcome, observation: &str) {
-        print_line(self.report.lock().line(clause, outcome, observation));
+    /// Adds the result of a clause and prints its line.
+    fn report(&self, clause: Clause, result: ClauseResult, observation: &str) {
+        print_line(self.report.lock().line(clause, result, observation));
     }
 
     pub(super) fn pass(&self, clause: Clause, seen: impl AsRef<str>) {
-        self.report(clause, Outcome::Passed, seen.as_ref());
+        self.report(clause, ClauseResult::Passed, seen.as_ref());
     }
 
     pub(super) fn fail(&self, clause: Clause, seen: impl AsRef<str>) {
-        self.report(clause, Outcome::Failed, seen.as_ref());
+        self.report(clause, ClauseResult::Failed, seen.as_ref());
     }
 
     pub(super) fn skip(&self, clause: Clause, why: impl AsRef<str>) {
-        self.report(clause, Outcome::Skipped, why.as_ref());
+        self.report(clause, ClauseResult::Skipped, why.as_ref());
     }
 
     pub(super) fn checked(&self, clause: Clause, checked: Checked) {

@@ -103,6 +103,11 @@ impl Expectations {
         self.deletions.contains_key(name)
     }
 
+    /// Returns true if the API server accepted the Node's deletion and the watch does not show it yet.
+    pub fn is_deleted(&self, name: &str) -> bool {
+        self.deletions.get(name).is_some_and(Option::is_none)
+    }
+
     /// Deletions with an unknown outcome, to be sent again for the same version; harmless if the first one succeeded.
     pub fn unanswered(&self) -> impl Iterator<Item = &str> {
         self.deletions.iter().filter(|(_, deletion)| deletion.is_some()).map(|(name, _)| name.as_str())

@@ -18,7 +18,7 @@ pub const NAMES: [&str; 3] = ["honest-a", "honest-b", "honest-c"];
 
 /// What a request says of a value of the object that the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum Precondition {
     /// Nothing.
     None,
     /// The present value.
@@ -74,19 +74,19 @@ pub struct Request {
     /// What the request does.
     pub action: Action,
     /// Claimed UID.
-    pub uid: Claim,
+    pub uid: Precondition,
     /// Claimed version.
-    pub version: Claim,
+    pub version: Precondition,
 }
 
 /// A random request.
 pub fn random(random: &mut Random) -> Request {
     let kind = random.below(KINDS.len());
     let claim = |random: &mut Random, none: usize| match random.below(none + 4) {
-        0 | 1 => Claim::Right,
-        2 => Claim::Old,
-        3 => Claim::Wrong,
-        _ => Claim::None,
+        0 | 1 => Precondition::Right,
+        2 => Precondition::Old,
+        3 => Precondition::Wrong,
+        _ => Precondition::None,
     };
     let (_, _, name, has_status) = KINDS[kind];
     let of_status = has_status && random.below(3) == 0;

@@ -6,7 +6,7 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::requests::{Action, Claim, Form, KINDS, Request};
+use crate::requests::{Action, Form, KINDS, Precondition, Request};
 
 /// A server with what its answers have shown.
 pub struct Side {
@@ -93,19 +93,21 @@ impl Side {
     fn uid(&self, request: &Request) -> Option<String> {
         let known = self.known.get(&(request.kind, request.name.to_owned()));
         match request.uid {
-            Claim::None => None,
-            Claim::Right => known.map(|(uid, ..)| uid.clone()),
-            Claim::Old | Claim::Wrong => Some("00000000-0000-0000-0000-000000000000".to_owned()),
+            Precondition::None => None,
+            Precondition::Right => known.map(|(uid, ..)| uid.clone()),
+            Precondition::Old | Precondition::Wrong => {
+                Some("00000000-0000-0000-0000-000000000000".to_owned())
+            }
         }
     }
 
     fn version(&self, request: &Request) -> Option<String> {
         let known = self.known.get(&(request.kind, request.name.to_owned()));
         match request.version {
-            Claim::None => None,
-            Claim::Right => known.map(|(_, version, _)| version.clone()),
-            Claim::Old => known.map(|(.., old)| old.clone()).filter(|old| !old.is_empty()),
-            Claim::Wrong => Some("1".to_owned()),
+            Precondition::None => None,
+            Precondition::Right => known.map(|(_, version, _)| version.clone()),
+            Precondition::Old => known.map(|(.., old)| old.clone()).filter(|old| !old.is_empty()),
+            Precondition::Wrong => Some("1".to_owned()),
         }
     }
 

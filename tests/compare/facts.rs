@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     record::Story,
-    scenario_run::Outcome,
+    scenario_run::ScenarioResult,
     scenarios::{End, Scenario},
 };
 
@@ -117,7 +117,7 @@ pub struct Known<'a> {
 }
 
 /// The facts of a pod.
-pub fn of_pod(scenario: &Scenario, story: &Story, outcome: Outcome, known: &Known<'_>) -> Facts {
+pub fn of_pod(scenario: &Scenario, story: &Story, outcome: ScenarioResult, known: &Known<'_>) -> Facts {
     let until = match (scenario.end, outcome.last) {
         (End::LastStep, Some(last)) => last + 1,
         _ => story.shown.len(),
@@ -367,7 +367,7 @@ pub mod tests {
 
     fn facts(shown: Vec<(Instant, Value)>) -> Facts {
         let plain = scenarios::all().into_iter().find(|scenario| scenario.name == "plain").unwrap();
-        of_pod(&plain, &Story { shown, gone: None }, Outcome::default(), &Known::default())
+        of_pod(&plain, &Story { shown, gone: None }, ScenarioResult::default(), &Known::default())
     }
 
     pub fn what_passes_by_is_told_from_what_stays() {

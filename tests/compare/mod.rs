@@ -39,7 +39,7 @@ use self::{
     page::Row,
     record::{Record, Story},
     registry::Registry,
-    scenario_run::{Outcome, pod_name},
+    scenario_run::{ScenarioResult, pod_name},
     scenarios::{Goal, Scenario},
     systems::{Nodes, System, Target},
 };
@@ -75,7 +75,7 @@ const CONTROL_PLANE: [&str; 3] = ["default-scheduler", "node-controller", "contr
 const HICCUPS: [&str; 3] = ["FailedMount", "FailedCreatePodSandBox", "SandboxChanged"];
 
 /// A scenario on a node, and how that went.
-type Ran<'a> = (&'a Scenario, &'a Target, Outcome);
+type Ran<'a> = (&'a Scenario, &'a Target, ScenarioResult);
 
 pub async fn ours_differs_least_and_each_difference_is_explained() {
     let kwok = kwok::build().expect("KWOK is built");

@@ -34,7 +34,7 @@ pub fn pod_name(scenario: &str, system: System) -> String {
 
 /// How a course went.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct ScenarioResult {
     /// The number of the change of its pod that fulfilled the last step, where one did.
     pub last: Option<usize>,
     /// When its deletion was asked for. By the watch, which may lag, it would look shorter than it was.
@@ -42,7 +42,7 @@ pub struct Outcome {
 }
 
 /// Runs a scenario.
-pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &Scenario) -> Outcome {
+pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &Scenario) -> ScenarioResult {
     let limit = match target.system {
         System::Kubelet | System::Hollow => KUBELETS,
         System::Kwok | System::Kubemark => OTHERS,
@@ -56,7 +56,7 @@ pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &S
         create(&pods, pod(&name, target, scenario)).await.ok()
     })
     .await;
-    let mut outcome = Outcome::default();
+    let mut outcome = ScenarioResult::default();
     let mut from = 0;
     for step in &scenario.steps {
         match step {

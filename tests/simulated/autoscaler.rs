@@ -71,8 +71,8 @@ struct Victim {
     provider_id: String,
 }
 
-/// Memory of one process of cluster-autoscaler.
-struct Memory {
+/// State of one process of cluster-autoscaler.
+struct ProcessState {
     /// Nodes whose deletion is not answered yet, by providerID.
     deletions: Mutex<BTreeMap<String, Victim>>,
     queue: mpsc::UnboundedSender<Victim>,
@@ -95,12 +95,12 @@ impl ClusterAutoscaler {
     pub async fn keep_running(&self) {
         loop {
             let (queue, queued) = mpsc::unbounded_channel();
-            let memory = Memory { deletions: Mutex::default(), queue };
+            let state = ProcessState { deletions: Mutex::default(), queue };
             tokio::select! {
                 biased;
                 () = self.restarted.notified() => {}
-                () = self.delete_all(&memory, queued) => {}
-                () = self.scan(&memory) => {}
+                () = self.delete_all(&state, queued) => {}
+                () = self.scan(&state) => {}
             }
             for node in self.cluster.server.objects("", "nodes") {
                 self.taint(&name(&node), false);
@@ -119,16 +119,16 @@ impl ClusterAutoscaler {
         Random::new(hasher.finish())
     }
 
-    async fn scan(&self, memory: &Memory) {
+    async fn scan(&self, state: &ProcessState) {
         let mut scale_up = None;
         loop {
             // A call that fails ends the loop, and the next one begins anew.
-            let _ = self.run_once(memory, &mut scale_up).await;
+            let _ = self.run_once(state, &mut scale_up).await;
             sleep(SCAN_INTERVAL).await;
         }
     }
 
-    async fn run_once(&self, memory: &Memory, scale_up: &mut Option<ScaleUp>) -> Result<(), Status> {
+    async fn run_once(&self, state: &ProcessState, scale_up: &mut Option<ScaleUp>) -> Result<(), Status> {
         let id = || SET.to_owned();
         self.call("Refresh", async |mut client| client.refresh(pb::RefreshRequest {}).await).await?;
         let groups =
@@ -166,7 +166,7 @@ impl ClusterAutoscaler {
                 return self.call("DecreaseTargetSize", call).await.map(drop);
             }
         }
-        let is_deleted = |id: &&&str| memory.deletions.lock().contains_key(**id);
+        let is_deleted = |id: &&&str| state.deletions.lock().contains_key(**id);
         // An accepted deletion has lowered the target already, and its instance does not run any more.
         let staying = target - i32::try_from(running.iter().filter(is_deleted).count()).unwrap();
         if staying < needed {
@@ -184,7 +184,7 @@ impl ClusterAutoscaler {
                 *scale_up = Some(ScaleUp { since: Instant::now(), delta });
             }
         } else if staying > needed && scale_up.is_none() {
-            self.scale_down(memory, &running, usize::try_from(staying - needed).unwrap());
+            self.scale_down(state, &running, usize::try_from(staying - needed).unwrap());
         }
         if scale_up.is_some() && i32::try_from(instances.len()).unwrap() >= target {
             *scale_up = None;
@@ -193,12 +193,12 @@ impl ClusterAutoscaler {
     }
 
     /// Chooses Nodes that run, and begins to evict their pods.
-    fn scale_down(&self, memory: &Memory, running: &[&str], most: usize) {
+    fn scale_down(&self, state: &ProcessState, running: &[&str], most: usize) {
         let mut draws = self.draws("scale-down");
         let nodes = self.cluster.server.objects("", "nodes");
         let chosen: Vec<Victim> = running
             .iter()
-            .filter(|id| !memory.deletions.lock().contains_key(**id))
+            .filter(|id| !state.deletions.lock().contains_key(**id))
             .filter_map(|id| nodes.iter().find(|node| node["spec"]["providerID"] == **id))
             // It may have chosen a Node just before the rollout that keeps it off.
             .filter(|node| {
@@ -213,24 +213,24 @@ impl ClusterAutoscaler {
             .collect();
         for victim in chosen {
             self.taint(&victim.name, true);
-            memory.deletions.lock().insert(victim.provider_id.clone(), victim.clone());
-            let _ = memory.queue.send(victim);
+            state.deletions.lock().insert(victim.provider_id.clone(), victim.clone());
+            let _ = state.queue.send(victim);
         }
     }
 
-    async fn delete_all(&self, memory: &Memory, mut queued: mpsc::UnboundedReceiver<Victim>) {
+    async fn delete_all(&self, state: &ProcessState, mut queued: mpsc::UnboundedReceiver<Victim>) {
         let mut running = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
-                Some(victim) = queued.recv() => running.push(self.delete(memory, victim)),
+                Some(victim) = queued.recv() => running.push(self.delete(state, victim)),
                 Some(()) = running.next() => {}
             }
         }
     }
 
     /// Deletes a Node, again until there is an answer, or until it is needed after all.
-    async fn delete(&self, memory: &Memory, victim: Victim) {
+    async fn delete(&self, state: &ProcessState, victim: Victim) {
         let mut draws = self.draws(&format!("deletion of {}", victim.name));
         sleep(Duration::from_secs(1) + up_to(&mut draws, EVICTION)).await;
         loop {
@@ -248,7 +248,7 @@ impl ClusterAutoscaler {
             }
             sleep(RETRY).await;
         }
-        memory.deletions.lock().remove(&victim.provider_id);
+        state.deletions.lock().remove(&victim.provider_id);
     }
 
     /// Sets or removes the taint of a Node that is being deleted.
@@ -269,7 +269,7 @@ impl ClusterAutoscaler {
         let patch = json!({ "spec": { "taints": taints } });
         self.note(&format!("{} {node}", if tainted { "taints" } else { "spares" }));
         server.write(Method::PATCH, &format!("/api/v1/nodes/{node}"), &patch);
-        checks.judge(server, None);
+        checks.check(server, None);
     }
 
     fn note(&self, what: &str) {

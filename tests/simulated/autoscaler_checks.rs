@@ -127,21 +127,21 @@ impl ScalingChecks {
         })
     }
 
-    /// Judges a change of an object. `by` is the write that made it; None: others did.
-    pub fn judge(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+    /// Checks a change of an object. `by` is the write that made it; None: others did.
+    pub fn check(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let by = by.filter(|sent| sent.process.starts_with("operator"));
         match change.after["kind"].as_str() {
             Some("NodeClass") => {
                 self.class_changed = Some(Instant::now());
                 None
             }
-            Some("NodeSet") if name(&change.after) == SET => self.judge_set(server, change, by),
-            Some("Node") if set_of(&change.after) == SET => self.judge_node(server, change, by),
+            Some("NodeSet") if name(&change.after) == SET => self.check_set(server, change, by),
+            Some("Node") if set_of(&change.after) == SET => self.check_node(server, change, by),
             _ => None,
         }
     }
 
-    fn judge_set(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+    fn check_set(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let now = Instant::now();
         let after = &change.after;
         let Some(before) = &change.before else {
@@ -203,7 +203,7 @@ impl ScalingChecks {
         i64::try_from(drained.count()).unwrap()
     }
 
-    fn judge_node(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+    fn check_node(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let now = Instant::now();
         let (after, node) = (&change.after, name(&change.after));
         let Some(before) = &change.before else {

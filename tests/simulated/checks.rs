@@ -1,7 +1,7 @@
-//! The judge of one schedule: it passes writes and changes to the invariants, and keeps the first violation and the log.
+//! The checks of one schedule: they pass writes and changes to the invariants, and keep the first violation and the log.
 //!
 //! Inputs: each write with its process, as it is sent and as it was answered; the server's changes. Outputs: the first
-//! violation, the log. Invariants: a change is judged once, with the write that made it.
+//! violation, the log. Invariants: a change is checked once, with the write that made it.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -56,7 +56,7 @@ impl Sent {
     }
 }
 
-/// The judge of one schedule.
+/// The checks of one schedule.
 pub struct Checks {
     state: Mutex<State>,
     scaling: Mutex<ScalingChecks>,
@@ -127,6 +127,11 @@ impl Lately {
         }
         count - self.before
     }
+}
+
+/// Process and UID of a deletion.
+fn deletion(sent: &Sent, body: &Value) -> (String, String) {
+    (sent.process.clone(), body["preconditions"]["uid"].as_str().unwrap_or_default().to_owned())
 }
 
 impl Checks {
@@ -258,7 +263,7 @@ impl Checks {
                 ));
             }
         }
-        let heartbeat = self.state.lock().invariants.judge_heartbeat(sent);
+        let heartbeat = self.state.lock().invariants.check_heartbeat(sent);
         if let Some(violation) = heartbeat {
             self.violate(&violation);
         }
@@ -281,6 +286,10 @@ impl Checks {
                 is_versioned || tests || metadata["uid"].is_string() && !has_list
             }
             Method::DELETE => {
+                // A Node whose deletion was accepted is not deleted once more.
+                if self.state.lock().invariants.deleted.contains(&deletion(sent, &body)) {
+                    self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
+                }
                 let known = &body["preconditions"];
                 known["uid"].is_string() && known["resourceVersion"].is_string()
             }
@@ -291,18 +300,14 @@ impl Checks {
         }
     }
 
-    /// A process hears that its write succeeded. A Node whose deletion was accepted is not deleted once more.
+    /// A process hears that its write succeeded.
     pub fn heard(&self, sent: &Sent) {
         let body = sent.json();
         if sent.method == Method::DELETE
             && sent.path.starts_with("/api/v1/nodes/")
             && body["dryRun"].is_null()
         {
-            let uid = body["preconditions"]["uid"].as_str().unwrap_or_default();
-            let is_new = self.state.lock().invariants.deleted.insert((sent.process.clone(), uid.to_owned()));
-            if !is_new {
-                self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
-            }
+            self.state.lock().invariants.deleted.insert(deletion(sent, &body));
         }
     }
 
@@ -345,8 +350,8 @@ impl Checks {
         self.state.lock().invariants.absent_worker(CLAIM).map(|lease| format!("{lease} is not renewed"))
     }
 
-    /// Judges the changes since the last call. `by` is the write that made them; None: others did.
-    pub fn judge(&self, server: &ApiServer, by: Option<(&Sent, StatusCode)>) {
+    /// Checks the changes since the last call. `by` is the write that made them; None: others did.
+    pub fn check(&self, server: &ApiServer, by: Option<(&Sent, StatusCode)>) {
         let revision = self.state.lock().revision;
         for change in server.changes_since(revision) {
             let sent = by.map(|(sent, _)| sent);
@@ -359,9 +364,9 @@ impl Checks {
                 if change.after["kind"] == "Node" {
                     state.invariants.drained = self.scaling().drained(server);
                 }
-                state.invariants.judge(server, &change, sent)
+                state.invariants.check(server, &change, sent)
             };
-            let of_scaling = self.scaling().judge(server, &change, sent);
+            let of_scaling = self.scaling().check(server, &change, sent);
             if let Some(found) = found.or(of_scaling) {
                 self.violate(&found);
             }

@@ -1,7 +1,7 @@
-//! What must never happen, judged on each change of an object.
+//! What must never happen, checked on each change of an object.
 //!
 //! Inputs: a change, the server's objects after it, the write that made it. Output: a violation. Invariants: the state
-//! is what earlier changes showed, so each change is judged once and in order.
+//! is what earlier changes showed, so each change is checked once and in order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,8 +78,8 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// Judges one change.
-    pub fn judge(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+    /// Checks one change.
+    pub fn check(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let now = Instant::now();
         let (after, before) = (&change.after, change.before.as_deref());
         match after["kind"].as_str() {
@@ -103,10 +103,10 @@ impl Invariants {
                 if by.is_some_and(|sent| sent.at < changed) {
                     return None;
                 }
-                self.judge_halt(after)
+                self.check_halt(after)
                     .or_else(|| rollout_goes_back(&before?["status"]["rollout"], &after["status"]["rollout"]))
             }
-            Some("Node") => self.judge_node(server, change, before, by),
+            Some("Node") => self.check_node(server, change, before, by),
             Some("Lease") if name(after) == "kube-node-operator" => {
                 let holder = after["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
                 let last = self.leader.take();
@@ -173,7 +173,7 @@ impl Invariants {
     }
 
     /// A rollout that has halted stays so until there is another revision, or nothing to roll.
-    fn judge_halt(&mut self, set: &Value) -> Option<String> {
+    fn check_halt(&mut self, set: &Value) -> Option<String> {
         let (uid, status) = (set["metadata"]["uid"].as_str()?.to_owned(), &set["status"]);
         let (rollout, revision) = (&status["rollout"], &status["updateRevision"]);
         let is_usable =
@@ -204,7 +204,7 @@ impl Invariants {
     }
 
     /// Checks that a process does not run the machine of a Node from which it took the finalizer: the machine goes first.
-    pub fn judge_heartbeat(&self, sent: &Sent) -> Option<String> {
+    pub fn check_heartbeat(&self, sent: &Sent) -> Option<String> {
         // The NodeController reports conditions of its own.
         let of_status =
             sent.path.strip_prefix("/api/v1/nodes/").and_then(|path| path.strip_suffix("/status"));
@@ -215,7 +215,7 @@ impl Invariants {
         Some(format!("{by} runs the machine of {node}, from which it took the finalizer"))
     }
 
-    fn judge_node(
+    fn check_node(
         &mut self,
         server: &ApiServer,
         change: &Change,

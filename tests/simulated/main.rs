@@ -13,6 +13,7 @@ mod autoscaler;
 mod autoscaler_checks;
 mod cache_checks;
 mod checks;
+mod desired_state;
 mod faults;
 mod invariants;
 mod network;
@@ -23,7 +24,6 @@ mod reconciliations;
 mod run;
 mod scenario;
 mod schedule;
-mod wanted;
 
 use std::{
     env::var,

@@ -1,7 +1,7 @@
 //! The way between one process and the API server: what is delayed, refused, lost or cut there, drawn from the seed.
 //!
 //! Inputs: the requests of the process; the classes of faults and their end. Outputs: the server's answers, or what the
-//! faults make of them; each write is judged right after it (`checks`). Invariants: the draws for a request depend on
+//! faults make of them; each write is checked right after it (`checks`). Invariants: the draws for a request depend on
 //! the seed, the process, the request and its ordinal alone, so that a fault can be taken away and the rest stays; the
 //! frames of one watch are neither reordered nor repeated; a process that was killed sends nothing and hears nothing.
 
@@ -196,7 +196,7 @@ impl Network {
             Ok(response) => response,
             Err(never) => match never {},
         };
-        shared.checks.judge(&shared.server, Some((sent, response.status())));
+        shared.checks.check(&shared.server, Some((sent, response.status())));
         response
     }
 

@@ -56,7 +56,7 @@ impl Others {
 
     pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Arc<Value>) {
         let answer = self.server.write(method, path, body);
-        self.checks.judge(&self.server, None);
+        self.checks.check(&self.server, None);
         answer
     }
 

@@ -19,13 +19,13 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     autoscaler::{ClusterAutoscaler, SET},
     checks::{Checks, Entry},
+    desired_state::DesiredState,
     faults::{Fault, Faults},
     objects::name,
     others::Others,
     process::{self, GROUP, Host, Program},
     reconciliations,
-    schedule::{Action, Schedule},
-    wanted::Wanted,
+    schedule::{Action, HALTS, Schedule},
 };
 
 const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
@@ -38,8 +38,9 @@ pub const LABEL: &str = "template.test/label";
 pub const STARTUP: &str = "template.test/startup";
 /// Condition for which a set replaces a Node.
 pub const SICK: &str = "test/Sick";
-/// Time within which everything has to settle afterwards.
-const SETTLES: Duration = Duration::from_mins(30);
+/// Time within which everything has to settle afterwards: longer than any back-off that has begun, and shorter than the
+/// time between two statuses of a Node, which would wake what sleeps.
+const SETTLES: Duration = Duration::from_mins(5);
 /// Longest time for which the operator acts on an old state: without faults, and with watches that freeze.
 const DELAYS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(150)];
 /// Time after which nothing is written any more.
@@ -51,7 +52,7 @@ const STAYS: Duration = Duration::from_secs(45);
 
 /// What a run showed.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunResult {
     pub log: Vec<Entry>,
     pub requests: u64,
     pub writes: u64,
@@ -60,7 +61,7 @@ pub struct Outcome {
 
 impl Schedule {
     /// Runs it on a thread of its own time.
-    pub fn run(&self) -> Outcome {
+    pub fn run(&self) -> RunResult {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let simulated = async {
@@ -77,7 +78,7 @@ impl Schedule {
         outcome
     }
 
-    async fn simulate(&self) -> Outcome {
+    async fn simulate(&self) -> RunResult {
         let server = ApiServer::new(self.seed, {
             let clock = SimulatedTime::new(0);
             move || Environment::now(&clock)
@@ -128,7 +129,7 @@ impl Schedule {
             () = scaled => checks.violate("cluster-autoscaler is not started again"),
             () = self.live(&mut others, &cluster, &hosts, &restarted) => {}
         }
-        Outcome {
+        RunResult {
             log: checks.log(),
             requests: checks.requests(),
             writes: faults.writes(),
@@ -145,7 +146,7 @@ impl Schedule {
         restarted: &Notify,
     ) {
         let process::Cluster { server, checks, faults, begun, .. } = cluster;
-        let mut wanted = Wanted::default();
+        let mut wanted = DesiredState::default();
         others.call(Method::POST, CLASSES, &self.class(&wanted));
         let mut actions = self.actions.iter().peekable();
         let mut settled: Option<(Instant, Option<u64>)> = None;
@@ -212,7 +213,7 @@ impl Schedule {
         &self,
         action: &Action,
         others: &mut Others,
-        wanted: &mut Wanted,
+        wanted: &mut DesiredState,
         cluster: &process::Cluster,
         hosts: &[Arc<Host>],
         restarted: &Notify,
@@ -330,7 +331,7 @@ impl Schedule {
             "strategy": { "rollingUpdate": { "maxSurge": self.surge, "maxUnavailable": self.unavailable } },
         } });
         if self.storm {
-            set["spec"]["progressDeadline"] = json!("40s");
+            set["spec"]["progressDeadline"] = json!(format!("{HALTS}s"));
             set["spec"]["minReadyTime"] = json!(["0s", "7s"][usize::from(self.seed.is_multiple_of(2))]);
             let sick = json!({ "type": SICK, "status": "True", "for": "20s" });
             set["spec"]["remediation"] = json!({ "unhealthyConditions": [sick] });
@@ -338,8 +339,8 @@ impl Schedule {
         set
     }
 
-    fn class(&self, wanted: &Wanted) -> Value {
-        let Wanted { version, label, starts_never, spoiled, .. } = wanted;
+    fn class(&self, wanted: &DesiredState) -> Value {
+        let DesiredState { version, label, starts_never, spoiled, .. } = wanted;
         let hollow = if self.workers > 0 { json!({ "hosts": GROUP }) } else { Value::Null };
         // Nobody removes this taint.
         let startup = json!([{ "key": STARTUP, "effect": "NoSchedule" }]);

@@ -7,6 +7,8 @@ use kube_node_testing::api_server::Random;
 
 use crate::{autoscaler::SET, faults::Fault};
 
+/// Seconds after which a rollout whose Nodes never start halts.
+pub const HALTS: u64 = 40;
 /// Resources that the processes may not write for a time. What they say in the end is checked, so that a write that is
 /// missing is seen.
 const FORBIDDEN: [&str; 3] = ["controllerrevisions", "nodes", "pods"];
@@ -152,11 +154,11 @@ impl Schedule {
         all.scaled_by_autoscaler().with_workers().with_stops().with_storm()
     }
 
-    /// Makes a storm of a third of the schedules that users scale: many bugs need two faults, or an action right after
+    /// Makes a storm of half of the schedules that users scale: many bugs need two faults, or an action right after
     /// another one. The draws are apart from the others.
     fn with_storm(mut self) -> Self {
-        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5708);
-        if self.scaling.is_some() || !random.number().is_multiple_of(3) {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5a93);
+        if self.scaling.is_some() || !random.number().is_multiple_of(2) {
             return self;
         }
         self.storm = true;
@@ -185,6 +187,11 @@ impl Schedule {
                     18 => Action::Break(100 + random.number() % 9),
                     _ => Action::Spoil(5 + random.number() % 30),
                 };
+                if matches!(action, Action::Break(_)) {
+                    // Its rollout halts, and then nobody knows to which machines it went.
+                    self.actions
+                        .push((at + HALTS + random.number() % 60, Action::Spoil(5 + random.number() % 30)));
+                }
                 self.actions.push((at, action));
                 at += random.number() % 6;
             }

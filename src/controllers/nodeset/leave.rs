@@ -29,7 +29,8 @@ impl NodeSetController {
         let mut applied = Applied::default();
         self.confirm_creations(set.name(), &mut applied).await;
         // Read before the Nodes: a Node shown in between is counted twice, never zero times.
-        let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
+        let expectations = self.expectations(set.name(), |expectations| expectations.clone());
+        let pending = expectations.pending_creations();
         let mut owned = self.context.nodes.by_index(set.name());
         owned.retain(|node| node.owner().is_some_and(|owner| owner.uid == uid));
         if owned.is_empty() {
@@ -48,7 +49,8 @@ impl NodeSetController {
         });
         let refused = self.refused_deletions(set.name(), owned.iter());
         let may_go = |node: &Arc<NodeView>| {
-            node.deleted_at.is_none() && refused.get(&node.name).is_none_or(Duration::is_zero)
+            let is_leaving = node.deleted_at.is_some() || expectations.is_deleted(&node.name);
+            !is_leaving && refused.get(&node.name).is_none_or(Duration::is_zero)
         };
         let conflicts = stream::iter(owned.clone())
             .filter(|node| ready(may_go(node)))

@@ -39,7 +39,7 @@ use self::{
     request::{ApiRequest, Form, Target},
     selector::Selector,
     store::{Key, Store},
-    write::{DeleteOptions, Origin},
+    write::{DeleteOptions, UpdateKind},
 };
 pub use self::{random::Random, store::Change};
 
@@ -296,7 +296,7 @@ impl ApiServer {
                 let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
                 return Ok((201, made));
             }
-            return write::update(store, key, subresource, new, Origin::Put).map(|new| (200, new));
+            return write::update(store, key, subresource, new, UpdateKind::Put).map(|new| (200, new));
         }
         let Some(old) = present else { return Err(Refusal::not_found(&write::qualified(rules), name)) };
         let mut new = if subresource == Some("scale") { scale(&old) } else { Value::clone(&old) };
@@ -317,11 +317,11 @@ impl ApiServer {
             }
         }
         if subresource != Some("scale") {
-            return write::update(store, key, subresource, new, Origin::Patch).map(|new| (200, new));
+            return write::update(store, key, subresource, new, UpdateKind::Patch).map(|new| (200, new));
         }
         let mut scaled = Value::clone(&old);
         scaled["spec"]["replicas"] = new["spec"]["replicas"].clone();
-        write::update(store, key, None, scaled, Origin::Patch).map(|new| (200, Arc::new(scale(&new))))
+        write::update(store, key, None, scaled, UpdateKind::Patch).map(|new| (200, Arc::new(scale(&new))))
     }
 
     fn list(&self, kind: usize, filter: &Filter, call: &ApiRequest) -> Result<Value, Refusal> {

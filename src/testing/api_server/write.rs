@@ -18,9 +18,9 @@ const KEPT: [&str; 6] =
 /// Grace period of a pod that names none, in seconds.
 const GRACE: i64 = 30;
 
-/// Origin of the new state of an object.
+/// Request that made the new state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum UpdateKind {
     /// The whole object was sent.
     Put,
     /// The present object was patched.
@@ -110,7 +110,7 @@ pub fn update(
     key: &Key,
     subresource: Option<&str>,
     mut new: Value,
-    origin: Origin,
+    origin: UpdateKind,
 ) -> Result<Arc<Value>, Refusal> {
     let rules = &KINDS[key.0];
     let (plural, kind) = (qualified(rules), rules.kind);
@@ -123,16 +123,16 @@ pub fn update(
     // A write of a custom resource's status leaves the metadata as they are.
     let is_custom_status = rules.is_custom() && subresource.is_some();
     let uid = Some(uid.as_str()).filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
-    let uid = uid.filter(|_| origin == Origin::Put || !is_custom_status);
+    let uid = uid.filter(|_| origin == UpdateKind::Put || !is_custom_status);
     if let Some(uid) = uid {
         let shown = old["metadata"]["uid"].as_str().unwrap_or_default();
-        if origin == Origin::Put {
+        if origin == UpdateKind::Put {
             let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {shown}");
             return Err(Refusal::conflict(&plural, &name, &why));
         }
     }
     match version.as_str() {
-        "" if origin == Origin::Put && !rules.unconditional => {
+        "" if origin == UpdateKind::Put && !rules.unconditional => {
             let why = "Invalid value: 0: must be specified for an update";
             let field = "metadata.resourceVersion";
             return Err(Refusal::invalid(kind, &name, field, "FieldValueInvalid", why));

@@ -1,8 +1,8 @@
 //! Hollow machines on hosts of their own: how they are shared out, and what becomes of them when hosts come, go, hang and die.
 //! The tests kill hosts and the operator, so they have a cluster of their own, and run one after another.
 
-mod alone;
 mod changes;
+mod dedicated_identity;
 mod group;
 mod host;
 mod losses;
@@ -50,7 +50,7 @@ async fn hosts_carry_machines_in_the_operators_place() {
     changes::back_into_the_operator(&own, &group).await;
     own.clean_up().await;
     group.runs(0).await;
-    alone::machines_with_identities(&mut group).await;
+    dedicated_identity::machines_with_identities(&mut group).await;
 }
 
 /// Machines that the operator carries itself.

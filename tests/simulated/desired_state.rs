@@ -15,7 +15,7 @@ use crate::{
 
 /// What users want in the end.
 #[derive(Default)]
-pub struct Wanted {
+pub struct DesiredState {
     /// Replicas by the name of the set.
     pub sets: BTreeMap<String, u64>,
     /// Version of the kubelets.
@@ -33,7 +33,7 @@ pub struct Wanted {
 /// Version that users take back to in the end.
 const HEALTHY: u64 = 20;
 
-impl Wanted {
+impl DesiredState {
     /// Mends the class once its time is over, and what does not start once everything `is_over`. Returns true if the class
     /// has changed.
     pub fn heal(&mut self, is_over: bool) -> bool {
