@@ -176,11 +176,10 @@ pub fn decide(
 }
 
 /// Returns true if a machine lost in a restart must be recreated, so that its pods leave through their
-/// disruption budgets and not before the set grants a drain permit.
+/// disruption budgets, and none is bound to it unseen: that takes a cordon, for which the set grants a permit.
 fn still_needed(node: &Node, pods: &Pods) -> bool {
     let holds_pods = matches!(pods, Pods::Known { drain, .. } if !drain.is_done());
-    let waits = !node.cordoned && !node.drain_permit;
-    node.volatile && node.finalizer && node.kubelet != Kubelet::Silent && (waits || holds_pods)
+    node.volatile && node.finalizer && node.kubelet != Kubelet::Silent && (!node.cordoned || holds_pods)
 }
 
 /// Plan for a Node that is not deleted, from no machine to a Node that takes pods.

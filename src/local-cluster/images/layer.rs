@@ -19,6 +19,10 @@ const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 /// Lookup order for glibc, which would ask DNS first without this file.
 const NSSWITCH: &str = "hosts: files dns\n";
 
+/// An image is packed once and fetched often; a program with debug information takes too long to pack well.
+const COMPRESSION: fn() -> Compression =
+    if cfg!(debug_assertions) { Compression::fast } else { Compression::best };
+
 /// A layer, ready for an archive; [`Image::KubeNode`] and [`Image::Pause`] may share one.
 pub struct Layer {
     /// The compressed tar.
@@ -53,7 +57,7 @@ impl Layer {
     pub fn build(image: Image, contents: Contents<'_>) -> anyhow::Result<Self> {
         let Contents { program, machine, shell } = contents;
         let path = image.entrypoint()[0].trim_start_matches('/');
-        let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), Compression::default())));
+        let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), COMPRESSION())));
         if let Some(shell) = shell {
             folder(&mut tar, "bin/", 0o755)?;
             executable(&mut tar, "bin/sh", shell)?;
