@@ -165,11 +165,12 @@ mod tests {
     fn a_victim_is_chosen_once() {
         let mut expectations = Expectations::default();
         expectations.deleting("a", "7");
+        assert!(expectations.is_leaving("a") && !expectations.is_deleted("a"), "nobody knows yet");
         expectations.deleted("a");
         expectations.seen("a", "7", false); // an event from before the deletion took effect
-        assert!(expectations.is_leaving("a"));
+        assert!(expectations.is_leaving("a") && expectations.is_deleted("a"));
         expectations.seen("a", "8", true);
-        assert!(!expectations.is_leaving("a"));
+        assert!(!expectations.is_leaving("a") && !expectations.is_deleted("a"));
     }
 
     #[test]

@@ -291,6 +291,10 @@ fn a_machine_that_a_restart_took_comes_back_until_its_pods_have_left() {
     assert_eq!(steps(&lost, MachineState::Absent, &left(0), 110), [NodeStep::RemoveFinalizer]);
     let waiting = Node { drain_permit: false, ..Node { cordoned: false, ..lost.clone() } };
     assert_eq!(steps(&waiting, MachineState::Absent, &left(0), 110), [NodeStep::CreateMachine]);
+    let permitted = Node { drain_permit: true, ..waiting.clone() };
+    assert_eq!(steps(&permitted, MachineState::Absent, &left(0), 110), [NodeStep::CreateMachine]);
+    let gone = Node { volatile: false, ..waiting };
+    assert_eq!(steps(&gone, MachineState::Absent, &Pods::Unknown, 110), [], "no cordon without a permit");
     let elsewhere = Node { volatile: false, ..lost };
     assert!(matches!(
         steps(&elsewhere, MachineState::Absent, &left(1), 110)[..],

@@ -71,7 +71,7 @@ pub struct Invariants {
     cidrs: BTreeMap<String, String>,
     /// Revision to which each set's rollout has halted, and when.
     halted: BTreeMap<String, (Value, String)>,
-    /// UIDs of the Nodes whose deletion each process knows to be accepted.
+    /// Deletions that each process knows to be accepted: the process, and the UID of the Node.
     pub deleted: BTreeSet<(String, String)>,
     /// Process that took the finalizer from each Node that is gone.
     finalized: BTreeMap<String, String>,

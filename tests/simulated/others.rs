@@ -21,7 +21,8 @@ use crate::{
     run::SICK,
 };
 
-const MINUTE: Duration = Duration::from_mins(1);
+/// Time between two attempts of users to resume a rollout that halts.
+const RESUMES: Duration = Duration::from_mins(1);
 /// Time without a sign of life after which a Node is Unknown (kube-controller-manager, `--node-monitor-grace-period`).
 const GRACE: Duration = Duration::from_secs(50);
 /// Time after which the pods of a Node that is Unknown are deleted (`DefaultTolerationSeconds`).
@@ -93,13 +94,13 @@ impl Others {
         self.call(Method::PATCH, &path, &json!({ "status": { "conditions": conditions } }));
     }
 
-    /// Users resume the rollouts that have halted, each of them once a minute.
+    /// Users resume the rollouts that have halted, each of them after a while once more.
     pub fn resume(&self) {
         let now = environment::now();
         let at = |time: jiff::Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         for set in self.server.objects("kube-node.io", "nodesets") {
             let resumed = &set["metadata"]["annotations"][ANNOTATION_RESUMED_AT];
-            let is_due = resumed.as_str().is_none_or(|resumed| resumed < at(now - MINUTE).as_str());
+            let is_due = resumed.as_str().is_none_or(|resumed| resumed < at(now - RESUMES).as_str());
             if set["status"]["rollout"]["haltTime"].is_string() && is_due {
                 let path = format!("/apis/kube-node.io/v1alpha1/nodesets/{}", name(&set));
                 let change = json!({ "metadata": { "annotations": { (ANNOTATION_RESUMED_AT): at(now) } } });

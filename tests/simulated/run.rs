@@ -159,7 +159,7 @@ impl Schedule {
             }
             let is_over = actions.peek().is_none() && Instant::now() >= faults.until;
             if wanted.heal(is_over) {
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(&wanted));
+                self.change_class(others, &wanted);
             }
             if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
                 server.compact();
@@ -242,20 +242,20 @@ impl Schedule {
             Action::Roll(version) => {
                 wanted.version = *version;
                 wanted.starts_never = false;
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+                self.change_class(others, wanted);
             }
             Action::Relabel(label) => {
                 wanted.label = *label;
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+                self.change_class(others, wanted);
             }
             Action::Break(version) => {
                 wanted.version = *version;
                 wanted.starts_never = true;
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+                self.change_class(others, wanted);
             }
             Action::Spoil(seconds) => {
                 wanted.spoiled = Some(Instant::now() + Duration::from_secs(*seconds));
-                others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
+                self.change_class(others, wanted);
             }
             Action::Sicken(n) => {
                 if let Some(node) = nth(others, *n) {
@@ -337,6 +337,10 @@ impl Schedule {
             set["spec"]["remediation"] = json!({ "unhealthyConditions": [sick] });
         }
         set
+    }
+
+    fn change_class(&self, others: &Others, wanted: &DesiredState) {
+        others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
     }
 
     fn class(&self, wanted: &DesiredState) -> Value {
