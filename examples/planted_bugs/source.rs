@@ -115,7 +115,9 @@ pub fn build(copy: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     let arguments = ["test", "--locked", "--profile", "simulation", "--test", "simulated", "--no-run"];
     let mut command = Command::new(cargo);
     // A build script that reads what cargo said of this program would run again, and so would all that depend on it.
-    let of_cargo = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let of_cargo = |name: &str| {
+        name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    };
     for (name, _) in std::env::vars().filter(|(name, _)| of_cargo(name)) {
         command.env_remove(name);
     }

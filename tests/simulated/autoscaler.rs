@@ -37,7 +37,7 @@ use crate::{
 
 /// The set that cluster-autoscaler scales.
 pub const SET: &str = "a";
-/// Time between two loops (`--scan-interval`).
+/// Time between two loops (`--scan-interval`); less if pods come (`--frequent-loops-enabled`), as they do in a storm.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which a scale-up has failed (`--max-node-provision-time`).
 const PROVISION_TIME: Duration = Duration::from_secs(45);
@@ -124,7 +124,8 @@ impl ClusterAutoscaler {
         loop {
             // A call that fails ends the loop, and the next one begins anew.
             let _ = self.run_once(state, &mut scale_up).await;
-            sleep(SCAN_INTERVAL).await;
+            let wait = up_to(&mut self.draws("scan"), SCAN_INTERVAL);
+            sleep(if self.cluster.faults.storm { wait } else { SCAN_INTERVAL }).await;
         }
     }
 

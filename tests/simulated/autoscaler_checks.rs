@@ -1,14 +1,16 @@
 //! The rules of scale requests, checked on the server's objects and on the answers of the service:
 //!
 //! - The operator never raises the replicas beyond the number that was needed recently.
-//! - It never lowers the replicas below the minimum.
+//! - It never lowers the replicas below the minimum, by more than the Nodes that a scale-down names, or below the Nodes
+//!   that stay.
 //! - It deletes no Node of the set that cluster-autoscaler has not named, except to replace it, or because a Node was
 //!   created beside a scale-down or by a user. It deletes no Node that cluster-autoscaler drains and has not named.
-//! - No write of a scale request is applied after its process has answered for the set.
+//! - No write of a scale request is applied after its process has answered for the set, a scale request or a question.
 //! - A process that has answered a scale request knows the new size.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,12 +30,17 @@ use crate::{
 const RECENT: Duration = Duration::from_secs(45);
 /// Time after which no call is in progress in its process (`SCALE_LIMIT` of the writer).
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Time within which every cache shows a change, where nothing delays watches and requests.
+const PROMPT: Duration = Duration::from_secs(1);
+
+/// Calls that change the size of a group.
+const CHANGES: [&str; 3] = ["IncreaseSize", "DecreaseTargetSize", "DeleteNodes"];
 
 /// A call of the service.
 pub struct Call {
     number: u64,
     process: String,
-    is_scale: bool,
+    what: &'static str,
     /// Replicas that the process has written and answered for.
     known: Option<i64>,
 }
@@ -43,6 +50,8 @@ pub struct Call {
 pub struct ScalingChecks {
     /// Time for which the operator may act on an old state of the server.
     pub delay: Duration,
+    /// True if nothing delays watches and requests.
+    pub is_prompt: bool,
     needed: i32,
     /// Needs of before, and until when they count.
     needs: Vec<(Instant, i32)>,
@@ -64,6 +73,10 @@ pub struct ScalingChecks {
     calls: u64,
     /// Scale requests in progress: process and begin.
     scaling: BTreeMap<u64, (String, Instant)>,
+    /// When each process was asked to give up replicas that have no machine.
+    given_up: Vec<(String, Instant)>,
+    /// Scale-downs: when, the replicas that were left, and the Nodes that were to stay.
+    lowered_to: VecDeque<(Instant, usize, Vec<String>)>,
     /// Last change of the replicas: by whom, and whether that process has answered since.
     written: Option<(String, i64, bool)>,
     /// Replicas that the next target may not be below.
@@ -92,30 +105,38 @@ impl ScalingChecks {
     }
 
     /// A call arrives at a process.
-    pub fn begin(&mut self, process: &str, what: &str) -> Call {
+    pub fn begin(&mut self, process: &str, what: &'static str) -> Call {
         self.calls += 1;
-        let is_scale = ["IncreaseSize", "DecreaseTargetSize", "DeleteNodes"].contains(&what);
-        if is_scale {
+        if CHANGES.contains(&what) {
             self.scaling.insert(self.calls, (process.to_owned(), Instant::now()));
+        }
+        if what == "DecreaseTargetSize" {
+            self.given_up.push((process.to_owned(), Instant::now()));
         }
         let known = self.written.as_ref().filter(|(by, _, answered)| by == process && *answered);
         let known = known.filter(|_| what == "TargetSize").map(|(_, replicas, _)| *replicas);
-        Call { number: self.calls, process: process.to_owned(), is_scale, known }
+        Call { number: self.calls, process: process.to_owned(), what, known }
     }
 
     /// The process answers a call.
     pub fn end(&mut self, call: Call, is_ok: bool) {
-        let Call { number, process, is_scale, known } = call;
+        let Call { number, process, what, known } = call;
         self.scaling.remove(&number);
         self.scaling.retain(|_, (_, since)| since.elapsed() < CALL_LIMIT);
         let written = self.written.as_mut().filter(|(by, ..)| *by == process);
         self.expected = known.filter(|known| written.as_ref().is_some_and(|written| written.1 == *known));
-        if is_scale && is_ok {
+        if !is_ok {
+            return;
+        }
+        if CHANGES.contains(&what) {
             // A scale request waits for the one before, and settles what that left open.
-            self.settled.insert(process, Instant::now());
             if let Some(written) = written {
                 written.2 = true;
             }
+            self.settled.insert(process, Instant::now());
+        } else if what != "NodeGroups" && self.scaling.values().all(|(by, _)| *by != process) {
+            // A question is not answered while the end of a write is not known.
+            self.settled.insert(process, Instant::now());
         }
     }
 
@@ -130,9 +151,15 @@ impl ScalingChecks {
     /// Checks a change of an object. `by` is the write that made it; None: others did.
     pub fn check(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let by = by.filter(|sent| sent.process.starts_with("operator"));
+        if let Some(below) = self.check_staying(server) {
+            return Some(below);
+        }
         match change.after["kind"].as_str() {
             Some("NodeClass") => {
-                self.class_changed = Some(Instant::now());
+                let changes = |before: &Value| before["spec"] != change.after["spec"];
+                if change.before.as_deref().is_some_and(changes) {
+                    self.class_changed = Some(Instant::now());
+                }
                 None
             }
             Some("NodeSet") if name(&change.after) == SET => self.check_set(server, change, by),
@@ -174,7 +201,19 @@ impl ScalingChecks {
         let min = after["spec"]["autoscaling"]["minReplicas"].as_i64().unwrap_or_default();
         if new < old {
             self.lowered.push((sent.at, now));
-            return (new < min).then(|| format!("{new} replicas, and the minimum is {min}"));
+            self.expect_staying(&nodes, victims, new);
+            if new < min {
+                return Some(format!("{new} replicas, and the minimum is {min}"));
+            }
+            let known = before["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
+            let is_new = |uid: &&str| !uid.is_empty() && !known.split(',').any(|one| one == *uid);
+            let added = victims.split(',').filter(is_new);
+            let added = i64::try_from(added.count()).unwrap();
+            let gives_up = self.given_up.iter().any(|(process, at)| {
+                *process == sent.process && *at <= sent.at && sent.at < *at + CALL_LIMIT
+            });
+            return (old - new > added && !gives_up)
+                .then(|| format!("from {old} to {new} replicas, and {added} Nodes are named for it"));
         }
         self.needs.retain(|(until, _)| *until > now);
         let most =
@@ -186,6 +225,27 @@ impl ScalingChecks {
         })
     }
 
+    /// Notes the Nodes that a scale-down leaves, where the process knew them.
+    fn expect_staying(&mut self, nodes: &[Arc<Value>], victims: &str, replicas: i64) {
+        if !self.is_prompt {
+            return;
+        }
+        let is_known = |node: &str| self.created.get(node).is_none_or(|(at, _)| at.elapsed() > PROMPT);
+        let staying = nodes.iter().filter(|node| stays(node, victims)).map(|node| name(node));
+        let staying = staying.filter(|node| is_known(node)).collect();
+        self.lowered_to.push_back((Instant::now(), usize::try_from(replicas).unwrap(), staying));
+    }
+
+    /// Checks the Nodes that scale-downs left, once deletions that were on their way have arrived.
+    fn check_staying(&mut self, server: &ApiServer) -> Option<String> {
+        let due = self.lowered_to.pop_front_if(|(at, ..)| at.elapsed() > PROMPT)?;
+        let (_, replicas, names) = due;
+        let victims = victims(server);
+        let all = nodes(server);
+        let staying = all.iter().filter(|node| stays(node, &victims) && names.contains(&name(node))).count();
+        (staying > replicas).then(|| format!("lowered to {replicas} replicas, and {staying} Nodes stay"))
+    }
+
     /// Number of Nodes that cluster-autoscaler drains, or drained lately, and that take their replicas along.
     pub fn drained(&self, server: &ApiServer) -> i64 {
         self.drained_since(server, self.delay)
@@ -194,11 +254,8 @@ impl ScalingChecks {
     fn drained_since(&self, server: &ApiServer, recent: Duration) -> i64 {
         let victims = victims(server);
         let drained = nodes(server).into_iter().filter(|node| {
-            let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
             let spared = self.spared.get(&name(node)).is_some_and(|at| at.elapsed() < recent);
-            (is_drained(node) || spared)
-                && node["metadata"]["deletionTimestamp"].is_null()
-                && !victims.split(',').any(|victim| victim == uid)
+            (is_drained(node) || spared) && stays(node, &victims)
         });
         i64::try_from(drained.count()).unwrap()
     }
@@ -266,8 +323,14 @@ fn victims(server: &ApiServer) -> String {
     text.unwrap_or_default()
 }
 
+/// Returns true if the Node is neither deleted nor one of the `victims`.
+fn stays(node: &Value, victims: &str) -> bool {
+    let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
+    node["metadata"]["deletionTimestamp"].is_null() && !victims.split(',').any(|victim| victim == uid)
+}
+
 /// Nodes of the set.
-fn nodes(server: &ApiServer) -> Vec<std::sync::Arc<Value>> {
+fn nodes(server: &ApiServer) -> Vec<Arc<Value>> {
     server.objects("", "nodes").into_iter().filter(|node| set_of(node) == SET).collect()
 }
 

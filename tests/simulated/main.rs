@@ -35,6 +35,10 @@ use kube_node_testing::seeds;
 
 use crate::{faults::Fault, scenario::Scenario, schedule::Schedule};
 
+/// Runs spend their time on small objects.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Time for random schedules in `cargo test`, the fewest and the most of them.
 const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
@@ -44,8 +48,8 @@ const SAMPLE: usize = 97;
 /// slow never counted as initialized; a surge was reported for a Node whose deletion was refused; progress went back with
 /// the clock of another leader; a first status that was refused was never written; a Node whose deletion was refused was
 /// replaced again and again; such a Node that did not work held up a rollout; a Node whose machine was lost in a restart went
-/// before it was cordoned.
-const REGRESSIONS: [u64; 9] = [86, 102, 168, 79, 838, 944, 1135, 2426, 89];
+/// before it was cordoned; a record of victims that was refused once was left as it was.
+const REGRESSIONS: [u64; 10] = [86, 102, 168, 79, 838, 944, 1135, 2426, 89, 655];
 
 /// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the
 /// command that repeats it.
@@ -150,7 +154,11 @@ fn a_seed_repeats_its_run() {
     let wanted = var("KUBE_NODE_SEEDS").map_or(0..20, |_| seeds::wanted());
     let wanted = wanted.start..wanted.end.min(wanted.start + 20);
     let failure = seeds::first_failure(wanted, |seed| {
-        let log = || Schedule::of(seed).run().log.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let log = || {
+            let run = Schedule::of(seed).run();
+            let changes = run.log.iter().map(ToString::to_string);
+            changes.chain([format!("{} requests", run.requests)]).collect::<Vec<_>>()
+        };
         let (first, second) = (log(), log());
         match first.iter().zip(&second).find(|(one, other)| one != other) {
             None if first.len() == second.len() => Ok(()),

@@ -110,7 +110,10 @@ impl Network {
         self.alive().await;
         let (head, body) = request.into_parts();
         let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
-        let what = format!("{} {}", head.method, head.uri.path());
+        // kube's recorder names Events by the time of day.
+        let path = head.uri.path();
+        let path = path.split_once("/events/").map_or(path, |(events, _)| events);
+        let what = format!("{} {path}", head.method);
         let mut draws = self.draws(&what);
         let is_write = head.method != Method::GET && !head.uri.path().contains("/apis/auth");
         let body = body.collect_bytes().await.map_err(io::Error::other)?;

@@ -151,7 +151,12 @@ impl Schedule {
             storm,
             active,
         };
-        all.scaled_by_autoscaler().with_workers().with_stops().with_storm()
+        all.scaled_by_autoscaler()
+            .with_workers()
+            .with_stops()
+            .with_storm()
+            .with_refusal_in_the_end()
+            .with_storm_of_scale_requests()
     }
 
     /// Makes a storm of half of the schedules that users scale: many bugs need two faults, or an action right after
@@ -194,6 +199,62 @@ impl Schedule {
                 }
                 self.actions.push((at, action));
                 at += random.number() % 6;
+            }
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Ends a third of the storms with a write that is refused for a while, after which nobody acts: what is missing then
+    /// has to be tried again by itself. The draws are apart from the others.
+    fn with_refusal_in_the_end(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(24) ^ 0xf0b1e);
+        if !self.storm || self.scaling.is_some() || !random.number().is_multiple_of(3) {
+            return self;
+        }
+        let mut at = ACTIVE - 60 + random.number() % 30;
+        self.actions.retain(|(before, _)| *before < at);
+        let forbidden = FORBIDDEN[random.below(FORBIDDEN.len())];
+        self.actions.push((at, Action::Forbid(forbidden, 10 + random.number() % 40)));
+        at += random.number() % 8;
+        let action = match random.number() % 8 {
+            0..3 => Action::Roll(random.number() % 20),
+            3 | 4 => Action::Scale("a".to_owned(), random.number() % 7),
+            5 => Action::Relabel(random.number() % 9),
+            6 => Action::DeleteNode(random.below(6)),
+            _ => Action::DeleteSet("a".to_owned()),
+        };
+        self.actions.push((at, action));
+        self
+    }
+
+    /// Makes a storm of half of the schedules that cluster-autoscaler scales: its loops follow each other within seconds,
+    /// what it needs changes from one to the next, and of many writes nobody hears what became of them. A third of the
+    /// storms has no faults, so that what each process knows can be told exactly.
+    fn with_storm_of_scale_requests(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5ca1e);
+        if self.scaling.is_none() || !random.number().is_multiple_of(2) {
+            return self;
+        }
+        self.storm = true;
+        self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_) | Action::Cordon(_)));
+        self.faults.clear();
+        let of_writes = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::GatewayTimeout];
+        if !random.number().is_multiple_of(3) {
+            self.faults.extend((0..=random.below(3)).map(|_| of_writes[random.below(of_writes.len())]));
+            self.faults.insert([Fault::Lag, Fault::Frozen][random.below(2)]);
+        }
+        for _ in 0..3 + random.below(4) {
+            let mut at = 5 + random.number() % ACTIVE;
+            for _ in 0..1 + random.below(4) {
+                let action = match random.number() % 10 {
+                    0..6 => Action::Need(i32::try_from(random.below(11)).unwrap()),
+                    6 | 7 => Action::Roll(random.number() % 20),
+                    8 => Action::RestartAutoscaler,
+                    _ => Action::Kill(random.below(2)),
+                };
+                self.actions.push((at, action));
+                at += random.number() % 12;
             }
         }
         self.actions.sort_by_key(|(at, _)| *at);

@@ -28,11 +28,7 @@ impl NodeSetController {
         }
         let annotations = json!({ names::ANNOTATION_VICTIMS: record(&left) });
         let change = json!({ "metadata": { "annotations": annotations } });
-        match api::patch(&self.api, &observed.set.metadata, change, "change the record").await {
-            // The set changed meanwhile: its event enqueues the next reconciliation.
-            Err(error) if error.is_conflict() => Ok(()),
-            other => other,
-        }
+        api::patch(&self.api, &observed.set.metadata, change, "change the record").await
     }
 }
 
