@@ -119,7 +119,7 @@ impl NodeClassController {
         let credentials = self.protect_credentials(&class).await?;
         let check_in = credentials.as_ref().map(|_| CHECK_INTERVAL);
         self.write_status(&class, &users, credentials).await?;
-        let tidy_in = self.tidy_revisions(&class, users.revisions).await?;
+        let tidy_in = self.tidy_revisions(&class).await?;
         Ok(Action::RequeueAfter(check_in.map_or(tidy_in, |check_in| check_in.min(tidy_in))))
     }
 
@@ -155,41 +155,53 @@ impl NodeClassController {
         self.secrets.release(class, secret, is_needed).await
     }
 
-    /// Deletes revisions that no Node and no set names, and restores needed ones that were deleted; once per
+    /// Deletes revisions that no Node and no set needs, and restores needed ones that were deleted; once per
     /// interval. Returns the time until the next check.
-    async fn tidy_revisions(&self, own: &CachedNodeClass, mut needed: BTreeSet<String>) -> Result<Duration> {
+    async fn tidy_revisions(&self, own: &CachedNodeClass) -> Result<Duration> {
         let class = own.name();
         let now = Instant::now();
         let last = self.tidied.lock().get(class).copied();
         if let Some(left) = last.and_then(|last| TIDY_INTERVAL.checked_sub(now.duration_since(last))) {
             return Ok(left);
         }
-        let sets = self.context.sets.by_index(class);
-        // A Node that the watch does not show yet names a revision, too.
-        let is_creating = |expectations: &Expectations| expectations.pending_creations() > 0;
-        if sets.iter().any(|own| self.context.expectations.lock().get(own.name()).is_some_and(is_creating)) {
+        if self.needed_revisions(class).is_none() {
             return Ok(TIDY_INTERVAL);
         }
         self.tidied.lock().insert(class.to_owned(), now);
-        let mut limit = None;
-        for own in sets {
-            // The revisions that an unreadable set needs are unknown.
-            let Ok(set) = &own.object else { return Ok(TIDY_INTERVAL) };
-            needed.extend(set.spec.revision.clone());
-            let status = set.status.clone().unwrap_or_default();
-            needed.extend(status.current_revision.into_iter().chain(status.update_revision));
-            let own = set.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
-            limit = limit.max(Some(own.unwrap_or(history::DEFAULT_LIMIT)));
-        }
-        let limit = limit.unwrap_or(history::DEFAULT_LIMIT);
-        let (gone, restored) = self.context.revisions.tidy(own, &needed, limit).await?;
+        let (gone, restored) = self.context.revisions.tidy(own, || self.needed_revisions(class)).await?;
         if gone > 0 {
-            info!(class, count = gone, "forgot revisions that nothing names");
+            info!(class, count = gone, "forgot revisions that nothing needs");
         }
         if restored > 0 {
             warn!(class, count = restored, "stored revisions again that somebody had deleted");
         }
         Ok(TIDY_INTERVAL)
+    }
+
+    /// Revisions of a class that Nodes and sets need now, and the number of others that are kept for a way back; None
+    /// if they are not known.
+    fn needed_revisions(&self, class: &str) -> Option<(BTreeSet<String>, usize)> {
+        let sets = self.context.sets.by_index(class);
+        // A Node that the watch does not show yet names a revision, too.
+        let is_creating = |expectations: &Expectations| expectations.pending_creations() > 0;
+        if sets.iter().any(|own| self.context.expectations.lock().get(own.name()).is_some_and(is_creating)) {
+            return None;
+        }
+        let own = self.context.classes.get(class)?;
+        let spec = &own.object.as_ref().ok()?.spec;
+        let mut needed = self.users(class).revisions;
+        let mut limit = None;
+        for own in sets {
+            let set = own.object.as_ref().ok()?;
+            // That of the next Nodes, before any status names it.
+            let next = ResolvedMachine::resolve(spec, set.spec.class_overrides.as_ref()).revision().ok();
+            needed.extend(set.spec.revision.clone().into_iter().chain(next));
+            let status = set.status.clone().unwrap_or_default();
+            needed.extend(status.current_revision.into_iter().chain(status.update_revision));
+            let own = set.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
+            limit = limit.max(Some(own.unwrap_or(history::DEFAULT_LIMIT)));
+        }
+        Some((needed, limit.unwrap_or(history::DEFAULT_LIMIT)))
     }
 
     async fn write_status(

@@ -108,21 +108,23 @@ impl Revisions {
         call(action, self.api.patch(&name, &params, &change)).await.map(drop)
     }
 
-    /// Deletes revisions of a class that are not `needed`, beyond the `limit` newest, and restores deleted
-    /// ones that are needed and cached. Returns the numbers of deleted and of restored revisions.
+    /// Deletes revisions of a class that are not needed, beyond the newest, and restores deleted ones that are
+    /// needed and cached. Returns the numbers of deleted and of restored revisions.
+    ///
+    /// `needed` returns the revisions that are needed now and the number of others to keep; None: nobody knows.
     pub(super) async fn tidy(
         &self,
         class: &CachedNodeClass,
-        needed: &BTreeSet<String>,
-        limit: usize,
+        needed: impl Fn() -> Option<(BTreeSet<String>, usize)>,
     ) -> Result<(usize, usize)> {
         let class_name = class.name();
         let selector = of_class(class_name);
         let action = format!("list the revisions of {class_name}");
         let listed = call(action, self.api.list_metadata(&selector)).await?;
         let names: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
+        let Some((needed_now, limit)) = needed() else { return Ok((0, 0)) };
         let mut restored = 0;
-        for name in needed.iter().map(|revision| object_name(class_name, revision)) {
+        for name in needed_now.iter().map(|revision| object_name(class_name, revision)) {
             if let Some(cached) = self.cached(&name).filter(|_| !names.contains(&name)) {
                 self.create(class, &name, &cached.machine, cached.number).await?;
                 restored += 1;
@@ -137,13 +139,18 @@ impl Revisions {
             Some(StoredRevision { revision, number: item.revision })
         };
         let stored: Vec<_> = self.list(class_name).await?.into_iter().filter_map(stored).collect();
-        let surplus = history::surplus(&stored, needed, limit);
-        for revision in &surplus {
-            let name = object_name(class_name, revision);
+        let mut gone = 0;
+        for revision in history::surplus(&stored, &needed_now, limit) {
+            // A set may have gone back to it meanwhile.
+            if needed().is_none_or(|(needed, _)| needed.contains(&revision)) {
+                continue;
+            }
+            let name = object_name(class_name, &revision);
             self.cached.lock().remove(&name);
             objects::delete(&self.api, &name).await?;
+            gone += 1;
         }
-        Ok((surplus.len(), restored))
+        Ok((gone, restored))
     }
 
     /// Drops the cached revisions of a deleted class.

@@ -55,6 +55,8 @@ const WAY: Duration = Duration::from_millis(20);
 const CALM: Duration = Duration::from_mins(2);
 /// One call in so many is lost in each direction, by a fault of that kind.
 const LOST: u64 = 8;
+/// One call in so many finds its connection gone and goes to any process.
+const RECONNECTS: u64 = 6;
 
 /// cluster-autoscaler. Its processes share the draws alone.
 pub struct ClusterAutoscaler {
@@ -62,6 +64,8 @@ pub struct ClusterAutoscaler {
     restarted: Arc<Notify>,
     /// Number of calls and choices so far, by their kind.
     ordinals: Mutex<HashMap<String, u64>>,
+    /// The process that it is connected to.
+    connected_to: Mutex<Option<String>>,
 }
 
 /// A Node that is to be deleted.
@@ -88,7 +92,7 @@ struct ScaleUp {
 impl ClusterAutoscaler {
     /// `restarted` is told when users restart it.
     pub fn new(cluster: Cluster, restarted: Arc<Notify>) -> Self {
-        Self { cluster, restarted, ordinals: Mutex::default() }
+        Self { cluster, restarted, ordinals: Mutex::default(), connected_to: Mutex::default() }
     }
 
     /// Runs it, and restarts it whenever users say so.
@@ -318,8 +322,12 @@ impl ClusterAutoscaler {
         if serving.is_empty() {
             return Err(Status::unavailable("nobody serves"));
         }
-        let at = usize::try_from(choice % serving.len() as u64).unwrap();
+        let kept = self.connected_to.lock().clone().filter(|_| !choice.is_multiple_of(RECONNECTS));
+        let kept = kept.and_then(|kept| serving.iter().position(|(endpoint, _)| endpoint.process == kept));
+        let any = || usize::try_from(choice / RECONNECTS % serving.len() as u64).unwrap();
+        let at = kept.unwrap_or_else(any);
         let (endpoint, routes) = serving.into_iter().nth(at).unwrap();
+        *self.connected_to.lock() = Some(endpoint.process.clone());
         let call = checks.scaling().begin(&endpoint.process, what);
         let answer = within(endpoint.time, send(CloudProviderClient::new(routes))).await;
         endpoint.network.alive().await;

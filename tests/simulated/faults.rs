@@ -136,19 +136,26 @@ pub struct Faults {
     refused: Mutex<Option<String>>,
     /// Resource that the processes may not write, and until when.
     forbidden: Mutex<Option<(&'static str, Instant)>>,
+    /// Until when no request is answered.
+    outage: Mutex<Option<Instant>>,
 }
 
 impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
         let Schedule { seed, faults, single, storm, .. } = schedule.clone();
-        let (writes, refused, forbidden) = <_>::default();
-        Self { seed, classes: faults, until, single, storm, writes, refused, forbidden }
+        let (writes, refused, forbidden, outage) = <_>::default();
+        Self { seed, classes: faults, until, single, storm, writes, refused, forbidden, outage }
     }
 
     /// Takes the right to write a resource from all processes, for a time.
     pub fn forbid(&self, resource: &'static str, time: Duration) {
         *self.forbidden.lock() = Some((resource, self.until.min(Instant::now() + time)));
+    }
+
+    /// Answers no request for a time. A quarter of the writes is carried out nevertheless, half of them later.
+    pub fn fall_silent(&self, time: Duration) {
+        *self.outage.lock() = Some(self.until.min(Instant::now() + time));
     }
 
     /// Returns true if nobody may write to this path.
@@ -205,6 +212,10 @@ impl Faults {
             }
         }
         let numbers = Fault::ALL.map(|fault| (fault, draws.number()));
+        if !is_watch && self.outage.lock().is_some_and(|until| Instant::now() < until) {
+            let silent = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::DoneLater];
+            return Some(silent[usize::try_from(numbers[0].1 % if is_write { 4 } else { 1 }).unwrap()]);
+        }
         let of_requests = numbers.into_iter().filter(|(fault, _)| *fault < Fault::Lag && !is_watch);
         of_requests
             .filter(|(fault, number)| self.has(*fault) && number % fault.one_in(self.storm) == 0)

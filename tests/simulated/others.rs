@@ -284,6 +284,7 @@ impl Others {
             }
         }
         self.collect_out_of_service();
+        self.collect_orphans();
         // The Lease of a Node goes with it.
         for lease in self.server.objects("coordination.k8s.io", "leases") {
             let owner = &lease["metadata"]["ownerReferences"][0];
@@ -296,6 +297,19 @@ impl Others {
                     name(&lease)
                 );
                 self.call(Method::DELETE, &path, &Value::Null);
+            }
+        }
+    }
+
+    /// Nodes whose set is gone (garbage collector, `absentOwnerCache`): a creation that is carried out late brings one back.
+    fn collect_orphans(&self) {
+        let sets = self.server.objects("kube-node.io", "nodesets");
+        let exists = |owner: &Value| sets.iter().any(|set| set["metadata"]["uid"] == owner["uid"]);
+        for node in self.server.objects("", "nodes") {
+            let owners = node["metadata"]["ownerReferences"].as_array().filter(|owners| !owners.is_empty());
+            let is_orphan = owners.is_some_and(|owners| !owners.iter().any(exists));
+            if is_orphan && !is_leaving(&node) {
+                self.call(Method::DELETE, &format!("/api/v1/nodes/{}", name(&node)), &Value::Null);
             }
         }
     }

@@ -283,6 +283,7 @@ impl Schedule {
             Action::Forbid(resource, seconds) => {
                 cluster.faults.forbid(resource, Duration::from_secs(*seconds));
             }
+            Action::Outage(seconds) => cluster.faults.fall_silent(Duration::from_secs(*seconds)),
             Action::DeleteSet(set) => {
                 wanted.sets.remove(set);
                 others.call(Method::DELETE, &format!("{SETS}/{set}"), &Value::Null);

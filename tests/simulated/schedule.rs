@@ -47,6 +47,8 @@ pub enum Action {
     Refuse(usize),
     /// The processes may not write this resource for so many seconds.
     Forbid(&'static str, u64),
+    /// The API server answers no request for so many seconds.
+    Outage(u64),
     /// The class gives Nodes this label from now on, and their machines stay.
     Relabel(u64),
     /// The n-th Node gets a condition for which its set replaces it.
@@ -157,6 +159,7 @@ impl Schedule {
             .with_storm()
             .with_refusal_in_the_end()
             .with_storm_of_scale_requests()
+            .with_outages()
     }
 
     /// Makes a storm of half of the schedules that users scale: many bugs need two faults, or an action right after
@@ -255,6 +258,26 @@ impl Schedule {
                 };
                 self.actions.push((at, action));
                 at += random.number() % 12;
+            }
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Lets the API server fall silent a few times in a storm with faults; pods come or go right then. The draws are apart
+    /// from the others.
+    fn with_outages(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(24) ^ 0x0f7);
+        if !self.storm || self.faults.is_empty() {
+            return self;
+        }
+        let least = if self.scaling.is_some() { 2 } else { 0 };
+        for _ in 0..least + random.below(4) {
+            let at = 5 + random.number() % ACTIVE;
+            self.actions.push((at, Action::Outage(2 + random.number() % 10)));
+            if self.scaling.is_some() {
+                let needed = i32::try_from(random.below(11)).unwrap();
+                self.actions.push((at.saturating_sub(random.number() % 4), Action::Need(needed)));
             }
         }
         self.actions.sort_by_key(|(at, _)| *at);
