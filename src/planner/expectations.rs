@@ -108,9 +108,10 @@ impl Expectations {
         self.deletions.get(name).is_some_and(Option::is_none)
     }
 
-    /// Deletions with an unknown outcome, to be sent again for the same version; harmless if the first one succeeded.
-    pub fn unanswered(&self) -> impl Iterator<Item = &str> {
-        self.deletions.iter().filter(|(_, deletion)| deletion.is_some()).map(|(name, _)| name.as_str())
+    /// Deletions with an unknown outcome, name and version of each Node, to be sent again for this version alone; harmless
+    /// if the first one succeeded. In another version the Node is decided on anew.
+    pub fn unanswered(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.deletions.iter().filter_map(|(name, version)| Some((name.as_str(), version.as_deref()?)))
     }
 }
 
@@ -158,7 +159,7 @@ mod tests {
         expectations.on_resync(|name| name != "gone");
         assert!(["in-flight", "accepted"].iter().all(|name| expectations.is_leaving(name)));
         assert!(!expectations.is_leaving("gone"));
-        assert_eq!(expectations.unanswered().collect::<Vec<_>>(), ["in-flight"], "it is sent again");
+        assert_eq!(expectations.unanswered().collect::<Vec<_>>(), [("in-flight", "7")], "it is sent again");
     }
 
     #[test]
@@ -178,7 +179,7 @@ mod tests {
         let mut expectations = Expectations::default();
         expectations.deleting("a", "7");
         expectations.seen("a", "7", false);
-        assert_eq!(expectations.unanswered().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(expectations.unanswered().collect::<Vec<_>>(), [("a", "7")]);
         expectations.seen("a", "8", false); // changed and not leaving: the deletion had no effect
         assert!(!expectations.is_leaving("a"));
     }

@@ -101,6 +101,9 @@ impl Invariants {
                 }
                 // A request that is carried out after its client gave it up brings an old status back.
                 if by.is_some_and(|sent| sent.at < changed) {
+                    if after["status"]["rollout"]["haltTime"].is_null() {
+                        self.halted.remove(after["metadata"]["uid"].as_str().unwrap_or_default());
+                    }
                     return None;
                 }
                 self.check_halt(after)

@@ -44,7 +44,7 @@ pub const SICK: &str = "test/Sick";
 const SETTLES: Duration = Duration::from_mins(3);
 /// Longest time for which the operator acts on an old state: without faults, with those that pass with one more request,
 /// and with watches that freeze.
-const DELAYS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(150)];
+const DELAYS: [Duration; 3] = [Duration::from_secs(10), Duration::from_mins(1), Duration::from_secs(150)];
 /// Time after which nothing is written any more.
 const QUIET_AFTER: Duration = Duration::from_secs(20);
 /// Time after which a request that was lost is sent again at the latest.
@@ -193,7 +193,9 @@ impl Schedule {
             others.resume();
             // A Node whose clock is ahead is available that much later, each time that it is replaced.
             if self.storm {
-                hosts.iter().for_each(|host| host.set_clock_error(jiff::SignedDuration::ZERO));
+                for host in hosts {
+                    host.set_clock_error(jiff::SignedDuration::ZERO);
+                }
             }
             let refused = faults.refused();
             let unmet = wanted.unmet(server, refused.as_deref()).or_else(|| checks.absent_worker());

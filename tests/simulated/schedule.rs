@@ -249,7 +249,7 @@ impl Schedule {
         }
         for _ in 0..3 + random.below(4) {
             let mut at = 5 + random.number() % ACTIVE;
-            for _ in 0..1 + random.below(4) {
+            for _ in 0..=random.below(4) {
                 let action = match random.number() % 10 {
                     0..6 => Action::Need(i32::try_from(random.below(11)).unwrap()),
                     6 | 7 => Action::Roll(random.number() % 20),

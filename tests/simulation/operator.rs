@@ -348,7 +348,8 @@ impl Operator {
             }
         }
         let mut failed_starts = 0;
-        let unanswered: Vec<String> = self.expectations.unanswered().map(str::to_owned).collect();
+        let unanswered: Vec<String> =
+            self.expectations.unanswered().map(|(name, _)| name.to_owned()).collect();
         for name in unanswered.iter().map(String::as_str).chain(plan.delete.iter().map(|d| d.name)) {
             let Some(seen) = cache.get(name) else { continue };
             if !unanswered.iter().any(|again| again == name) {

@@ -23,10 +23,12 @@ impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
     pub(super) async fn delete(&self, observed: &Observed, plan: &SetPlan<'_>, applied: &mut Applied) {
         applied.more |= plan.delete.len() > BATCH;
-        let unanswered = observed.expectations.unanswered().map(|name| (name, None));
         let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause));
         // The cache may be ahead of the plan by now: the version has to be that of the state that was decided on.
         let seen: HashMap<&str, &Arc<NodeView>> = observed.nodes().map(|node| (&*node.name, node)).collect();
+        let unanswered = observed.expectations.unanswered().filter_map(|(name, version)| {
+            seen.get(name).filter(|node| *node.resource_version == *version).map(|_| (name, None))
+        });
         let nodes: Vec<_> = unanswered
             .chain(planned)
             .filter_map(|(name, cause)| Some((Arc::clone(seen.get(name)?), cause)))
@@ -56,7 +58,7 @@ impl NodeSetController {
         let is_wanted = |name: &str| {
             plan.retry_deletions.contains(&name)
                 || plan.delete.iter().any(|deletion| deletion.name == name)
-                || observed.expectations.unanswered().any(|unanswered| unanswered == name)
+                || observed.expectations.unanswered().any(|(unanswered, _)| unanswered == name)
         };
         self.failed_writes(&observed.name, |failures| {
             failures.keep(Write::Delete, |name| {
@@ -87,9 +89,8 @@ impl NodeSetController {
         self.expectations(set, |expectations| match &result {
             Ok(()) if now.is_none_or(|now| now.deleted_at.is_some()) => expectations.gone(&node.name),
             Ok(()) => expectations.deleted(&node.name),
-            Err(error) if error.is_final() || (error.is_conflict() && changed) => {
-                expectations.not_deleted(&node.name);
-            }
+            // In another state, it has no effect any more: its precondition is the state that was seen.
+            Err(error) if error.is_final() || changed => expectations.not_deleted(&node.name),
             // The deletion may have taken effect; the watch will show it.
             Err(_) => {}
         });
