@@ -232,8 +232,8 @@ impl Schedule {
     }
 
     /// Makes a storm of half of the schedules that cluster-autoscaler scales: its loops follow each other within seconds,
-    /// what it needs changes from one to the next, and of many writes nobody hears what became of them. A third of the
-    /// storms has no faults, so that what each process knows can be told exactly.
+    /// the number of Nodes that pods need changes between them, and many writes get no response. A third of these storms
+    /// has no faults, so that the state that each process has read is known exactly.
     fn with_storm_of_scale_requests(mut self) -> Self {
         let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5ca1e);
         if self.scaling.is_none() || !random.number().is_multiple_of(2) {
