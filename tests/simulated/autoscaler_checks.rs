@@ -57,8 +57,6 @@ pub struct ScalingChecks {
     needs: Vec<(Instant, i32)>,
     /// Names of the Nodes that cluster-autoscaler has named.
     named: BTreeSet<String>,
-    /// Nodes whose deletion was sent before cluster-autoscaler drained them: it is sent again until it has an answer.
-    deleting: BTreeSet<String>,
     /// Nodes whose taint was removed again.
     spared: BTreeMap<String, Instant>,
     ready_since: BTreeMap<String, Instant>,
@@ -99,14 +97,6 @@ impl ScalingChecks {
     /// cluster-autoscaler is about to name this Node.
     pub fn name_victim(&mut self, node: &str) {
         self.named.insert(node.to_owned());
-    }
-
-    /// A process sends the deletion of a Node.
-    pub fn delete(&mut self, server: &ApiServer, node: &str) {
-        let is_drained = nodes(server).iter().any(|one| name(one) == node && is_drained(one));
-        if !is_drained {
-            self.deleting.insert(node.to_owned());
-        }
     }
 
     /// A policy refuses a write to a Node. The replacement of a Node that cannot go is one Node too many.
@@ -297,7 +287,7 @@ impl ScalingChecks {
         if set["spec"]["autoscaling"].is_null() {
             return None;
         }
-        if is_drained(before) && !self.deleting.contains(&node) {
+        if is_drained(before) {
             return Some(format!("{node} goes while cluster-autoscaler drains it, and it was not named"));
         }
         let recently = |at: Option<&Instant>| at.is_some_and(|at| at.elapsed() < self.delay);

@@ -286,9 +286,6 @@ impl Checks {
                 is_versioned || tests || metadata["uid"].is_string() && !has_list
             }
             Method::DELETE => {
-                if let Some(node) = sent.path.strip_prefix("/api/v1/nodes/") {
-                    self.scaling().delete(server, node);
-                }
                 // A Node whose deletion was accepted is not deleted once more.
                 if self.state.lock().invariants.deleted.contains(&deletion(sent, &body)) {
                     self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
