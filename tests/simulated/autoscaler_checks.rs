@@ -59,6 +59,8 @@ pub struct ScalingChecks {
     named: BTreeSet<String>,
     /// Nodes whose taint was removed again.
     spared: BTreeMap<String, Instant>,
+    /// When others deleted a Node that was drained.
+    deleted_beside: Vec<Instant>,
     ready_since: BTreeMap<String, Instant>,
     unready_since: BTreeMap<String, Instant>,
     /// When each Node was created, and whether a user did it.
@@ -219,7 +221,7 @@ impl ScalingChecks {
         let most =
             self.needs.iter().map(|(_, needed)| *needed).chain([self.needed]).max().unwrap_or_default();
         let most = i64::from(most).max(min);
-        let drained = self.drained_since(server, RECENT);
+        let drained = self.drained_since(server, RECENT) + self.deleted_beside();
         (new - drained > most).then(|| {
             format!("scaled up twice: from {old} to {new} replicas, {most} are needed and {drained} drained")
         })
@@ -260,6 +262,13 @@ impl ScalingChecks {
         i64::try_from(drained.count()).unwrap()
     }
 
+    /// Number of Nodes that others have deleted lately while cluster-autoscaler drained them: it counts on their replicas to
+    /// go, and these stay.
+    fn deleted_beside(&self) -> i64 {
+        let recent = self.deleted_beside.iter().filter(|at| at.elapsed() < RECENT + self.delay);
+        i64::try_from(recent.count()).unwrap()
+    }
+
     fn check_node(&mut self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
         let now = Instant::now();
         let (after, node) = (&change.after, name(&change.after));
@@ -276,9 +285,11 @@ impl ScalingChecks {
             self.spared.insert(node.clone(), now);
         }
         let is_leaving = |node: &Value| node["metadata"]["deletionTimestamp"].is_string();
-        let deletes = by.is_some_and(|sent| sent.method == Method::DELETE)
-            && !is_leaving(before)
-            && (change.deleted || is_leaving(after));
+        let goes = !is_leaving(before) && (change.deleted || is_leaving(after));
+        if goes && is_drained(before) && by.is_none() {
+            self.deleted_beside.push(now);
+        }
+        let deletes = by.is_some_and(|sent| sent.method == Method::DELETE) && goes;
         if !deletes || self.named.contains(&node) {
             return None;
         }
@@ -291,8 +302,13 @@ impl ScalingChecks {
             return Some(format!("{node} goes while cluster-autoscaler drains it, and it was not named"));
         }
         let recently = |at: Option<&Instant>| at.is_some_and(|at| at.elapsed() < self.delay);
-        let is_updated = set["status"]["updateRevision"] == before["metadata"]["labels"][LABEL_REVISION]
-            && !recently(self.class_changed.as_ref());
+        let classes = server.objects("kube-node.io", "nodeclasses");
+        let newest = classes.iter().find(|class| set["spec"]["nodeClassName"] == name(class).as_str());
+        let is_newest = |class: &Arc<Value>| {
+            class["status"]["observedGeneration"] == class["metadata"]["generation"]
+                && class["status"]["revision"] == before["metadata"]["labels"][LABEL_REVISION]
+        };
+        let is_updated = newest.is_some_and(is_newest) && !recently(self.class_changed.as_ref());
         let is_well = is_ready(before) && !recently(self.unready_since.get(&node));
         if !is_updated || !is_well || recently(self.refused.as_ref()) {
             return None;

@@ -44,7 +44,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 

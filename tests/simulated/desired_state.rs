@@ -54,22 +54,30 @@ impl DesiredState {
             nodes.iter().partition(|node| refused == Some(name(node).as_str()));
         let set_of_stuck = stuck.first().map(|node| set_of(node));
         let count = |set: &str| nodes.iter().filter(|node| set_of(node) == set).count();
-        // If that Node takes the last of the budget, a rollout waits for it.
-        let rolls = |set: &Value| {
+        // If that Node takes the last of the budget, a Node that was deleted waits for it, and so does a rollout without room
+        // for one Node more.
+        let has_budget = |set: &Value| {
             let Some(stuck) = stuck.first().filter(|node| set_of(node) == name(set)) else { return true };
-            let (most, least) = size(set);
-            let unavailable = set["spec"]["replicas"].as_i64().unwrap_or_default() - least;
-            i64::try_from(count(&name(set))).unwrap() < most || unavailable > i64::from(!is_available(stuck))
+            let unavailable = set["spec"]["replicas"].as_i64().unwrap_or_default() - size(set).1;
+            unavailable > i64::from(!is_available(stuck))
         };
+        let has_room = |set: &Value| i64::try_from(count(&name(set))).unwrap() < size(set).0;
         let sets = server.objects("kube-node.io", "nodesets");
-        let rolling: Vec<String> = sets.iter().filter(|set| rolls(set)).map(|set| name(set)).collect();
+        let names = |is: &dyn Fn(&Value) -> bool| -> Vec<String> {
+            sets.iter().filter(|set| is(set)).map(|set| name(set)).collect()
+        };
+        let draining = names(&has_budget);
+        let rolling = names(&|set| has_budget(set) || has_room(set));
         for node in free {
             let name = name(node);
             if !self.sets.contains_key(&set_of(node)) {
                 return Some(format!("{name} has no set"));
             }
             if node["metadata"]["deletionTimestamp"].is_string() {
-                return Some(format!("{name} is on its way out"));
+                if draining.contains(&set_of(node)) {
+                    return Some(format!("{name} is on its way out"));
+                }
+                continue;
             }
             if !is_ready(node) || taints(node).next().is_some() && !self.cordons {
                 return Some(format!("{name} is not ready: {}", node["spec"]["taints"]));

@@ -138,14 +138,27 @@ pub struct Faults {
     forbidden: Mutex<Option<(&'static str, Instant)>>,
     /// Until when no request is answered.
     outage: Mutex<Option<Instant>>,
+    /// The outage that begins with the next scale request.
+    at_scale_request: Mutex<Option<Duration>>,
 }
 
 impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
         let Schedule { seed, faults, single, storm, .. } = schedule.clone();
-        let (writes, refused, forbidden, outage) = <_>::default();
-        Self { seed, classes: faults, until, single, storm, writes, refused, forbidden, outage }
+        let (writes, refused, forbidden, outage, at_scale_request) = <_>::default();
+        Self {
+            seed,
+            classes: faults,
+            until,
+            single,
+            storm,
+            writes,
+            refused,
+            forbidden,
+            outage,
+            at_scale_request,
+        }
     }
 
     /// Takes the right to write a resource from all processes, for a time.
@@ -156,6 +169,18 @@ impl Faults {
     /// Answers no request for a time. A quarter of the writes is carried out nevertheless, half of them later.
     pub fn fall_silent(&self, time: Duration) {
         *self.outage.lock() = Some(self.until.min(Instant::now() + time));
+    }
+
+    /// Carries the next scale request out late, and answers no request for a time from then on.
+    pub fn delay_scale_request(&self, silent: Duration) {
+        *self.at_scale_request.lock() = Some(silent);
+    }
+
+    /// The fault of a scale request, if it was to have one.
+    pub fn of_scale_request(&self) -> Option<Fault> {
+        let silent = self.at_scale_request.lock().take().filter(|_| Instant::now() < self.until)?;
+        self.fall_silent(silent);
+        Some(Fault::DoneLater)
     }
 
     /// Returns true if nobody may write to this path.

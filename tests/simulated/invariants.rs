@@ -181,7 +181,11 @@ impl Invariants {
         let (rollout, revision) = (&status["rollout"], &status["updateRevision"]);
         let is_usable =
             status["observedGeneration"].is_i64() && !status["waits"].to_string().contains("InvalidMachine");
-        let last = self.halted.get(&uid).filter(|(last, _)| last == revision);
+        // While a new revision is not stored, `updateRevision` stays the one before.
+        let is_of = |last: &Value| {
+            last == revision && (rollout["revision"].is_null() || rollout["revision"] == *last)
+        };
+        let last = self.halted.get(&uid).filter(|(last, _)| is_of(last));
         let resumed = set["metadata"]["annotations"][ANNOTATION_RESUMED_AT].as_str().unwrap_or_default();
         if last.is_none_or(|(_, halted)| resumed >= halted.as_str())
             || is_usable && status["replicas"] == status["updatedReplicas"]
@@ -252,7 +256,8 @@ impl Invariants {
                 self.strays.push(now + MEMORY);
             }
             let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
-            if count > most {
+            // Without an election, nothing keeps back the creations of a process that was killed.
+            if count > most && self.leader.is_some() {
                 return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
             }
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()

@@ -36,6 +36,8 @@ use crate::{
 const WAY: Duration = Duration::from_millis(20);
 /// Most frames of a watch that come at once.
 const FRAMES: usize = 1_000;
+/// Requests of a start: an operator that has them all answered begins to work.
+const OF_START: [&str; 3] = ["/apis/authorization.k8s.io/", "/openapi/", "/version"];
 /// Time after which a client gives up a request that nobody answers.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -129,7 +131,12 @@ impl Network {
             shared.checks.sent(&shared.server, &sent);
         }
         shared.checks.count(&sent);
+        // With the faults of a storm in dozens of them, hardly any start would succeed.
+        let is_spared = shared.faults.storm && OF_START.iter().any(|start| sent.path.starts_with(start));
         let fault = shared.faults.of_request(&mut draws, &head.method, is_write, is_watch);
+        let fault = fault.filter(|_| !is_spared);
+        let is_scale_request = sent.path.contains("/nodesets/") && sent.json()["spec"]["replicas"].is_i64();
+        let fault = if is_scale_request { shared.faults.of_scale_request().or(fault) } else { fault };
         sleep(up_to(&mut draws, WAY)).await;
         if let Some(Fault::Slow) = fault {
             sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;

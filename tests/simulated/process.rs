@@ -88,6 +88,8 @@ impl Host {
 #[derive(Clone)]
 pub struct Cluster {
     pub seed: u64,
+    /// True if the operators elect a leader.
+    pub elects: bool,
     pub server: ApiServer,
     pub checks: Arc<Checks>,
     pub faults: Arc<Faults>,
@@ -126,7 +128,7 @@ pub enum Program {
 
 /// Runs the program of a host again and again.
 pub async fn keep_running(
-    Cluster { seed, server, checks, faults, begun, endpoints, caches }: Cluster,
+    Cluster { seed, elects, server, checks, faults, begun, endpoints, caches }: Cluster,
     (program, number): (Program, usize),
     host: Arc<Host>,
 ) {
@@ -146,7 +148,8 @@ pub async fn keep_running(
         let work = match program {
             Program::Operator => {
                 let (process, service) = (name.clone(), InProcess::default());
-                let options = options(client, name.clone(), service.clone());
+                let mut options = options(client, name.clone(), service.clone());
+                options.election.take_if(|_| !elects);
                 let endpoint =
                     Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
                 endpoints.lock().insert(name.clone(), endpoint);

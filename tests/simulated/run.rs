@@ -42,6 +42,8 @@ pub const SICK: &str = "test/Sick";
 /// Time within which everything has to settle afterwards: longer than any back-off that has begun, and shorter than the
 /// time between two statuses of a Node, which would wake what sleeps. Of 1,000 schedules one took two minutes.
 const SETTLES: Duration = Duration::from_mins(3);
+/// Time beyond it in which cluster-autoscaler asks, after a rollout, for Nodes in whose place a surge was.
+const SCALES: Duration = Duration::from_secs(30);
 /// Longest time for which the operator acts on an old state: without faults, with those that pass with one more request,
 /// and with watches that freeze.
 const DELAYS: [Duration; 3] = [Duration::from_secs(10), Duration::from_mins(1), Duration::from_secs(150)];
@@ -99,6 +101,7 @@ impl Schedule {
         let hosts: Vec<Arc<Host>> = (0..self.operators + self.workers).map(|_| Arc::default()).collect();
         let cluster = process::Cluster {
             seed: self.seed,
+            elects: self.elects,
             server: server.clone(),
             checks: Arc::clone(&checks),
             faults: Arc::clone(&faults),
@@ -165,6 +168,7 @@ impl Schedule {
         let mut actions = self.actions.iter().peekable();
         let mut settled: Option<(Instant, Option<u64>)> = None;
         let before = reconciliations::count();
+        let end = faults.until + SETTLES + if self.scaling.is_some() { SCALES } else { Duration::ZERO };
         while checks.violation().is_none() {
             let now = begun.elapsed();
             while let Some((_, action)) = actions.next_if(|(at, _)| Duration::from_secs(*at) <= now) {
@@ -191,8 +195,9 @@ impl Schedule {
             // A budget that leaves no room would hold a drain for ever.
             others.end_applications();
             others.resume();
-            // A Node whose clock is ahead is available that much later, each time that it is replaced.
-            if self.storm {
+            // A Node whose clock is ahead is available that much later, each time that it is replaced, and one whose clock is
+            // behind ends its pods that much later.
+            if self.storm || self.scaling.is_some() {
                 for host in hosts {
                     host.set_clock_error(jiff::SignedDuration::ZERO);
                 }
@@ -221,7 +226,9 @@ impl Schedule {
                     break;
                 }
                 (None, _) => {}
-                (Some(unmet), _) if begun.elapsed() > faults.until - *begun + SETTLES => {
+                (Some(unmet), _) if Instant::now() > end => {
+                    // A cache that shows another state is the cause.
+                    cluster.check_caches(true);
                     checks.violate(&format!("not settled: {unmet}"));
                 }
                 (Some(_), _) => settled = None,
@@ -284,6 +291,9 @@ impl Schedule {
             }
             Action::Forbid(resource, seconds) => {
                 cluster.faults.forbid(resource, Duration::from_secs(*seconds));
+            }
+            Action::DelayScaleRequest(seconds) => {
+                cluster.faults.delay_scale_request(Duration::from_secs(*seconds));
             }
             Action::Outage(seconds) => cluster.faults.fall_silent(Duration::from_secs(*seconds)),
             Action::DeleteSet(set) => {

@@ -49,6 +49,7 @@ impl Scenario {
         Schedule {
             seed: 1,
             operators: self.operators,
+            elects: true,
             workers: 0,
             surge: 1,
             unavailable: 0,

@@ -49,6 +49,8 @@ pub enum Action {
     Forbid(&'static str, u64),
     /// The API server answers no request for so many seconds.
     Outage(u64),
+    /// The next scale request is carried out late, and the API server answers no request for so many seconds from then on.
+    DelayScaleRequest(u64),
     /// The class gives Nodes this label from now on, and their machines stay.
     Relabel(u64),
     /// The n-th Node gets a condition for which its set replaces it.
@@ -68,6 +70,9 @@ pub enum Action {
 pub struct Schedule {
     pub seed: u64,
     pub operators: usize,
+    /// False: the one operator takes part in no election, so that a process begins while writes of the last one are on
+    /// their way.
+    pub elects: bool,
     /// Workers that run the machines in the operators' place; none: the operators run them.
     pub workers: usize,
     pub surge: u64,
@@ -88,9 +93,10 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators, {} workers, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
+            "seed {}: {} operators (election {}), {} workers, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
             self.seed,
             self.operators,
+            self.elects,
             self.workers,
             self.surge,
             self.unavailable,
@@ -139,10 +145,11 @@ impl Schedule {
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
-        let (workers, scaling, single, storm, active) = (0, None, None, false, ACTIVE);
+        let (elects, workers, scaling, single, storm, active) = (true, 0, None, None, false, ACTIVE);
         let all = Self {
             seed,
             operators,
+            elects,
             workers,
             surge,
             unavailable,
@@ -240,6 +247,7 @@ impl Schedule {
             return self;
         }
         self.storm = true;
+        self.elects = self.operators > 1 || random.number().is_multiple_of(2);
         self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_) | Action::Cordon(_)));
         self.faults.clear();
         let of_writes = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::GatewayTimeout];
@@ -264,20 +272,24 @@ impl Schedule {
         self
     }
 
-    /// Lets the API server fall silent a few times in a storm with faults; pods come or go right then. The draws are apart
-    /// from the others.
+    /// Lets the API server fall silent a few times in a storm with faults, in one of scale requests when it has received one.
+    /// Pods come or go right before and right after: cluster-autoscaler then does not repeat the scale request that got no
+    /// answer. The draws are apart from the others.
     fn with_outages(mut self) -> Self {
         let mut random = Random::new(self.seed.rotate_left(24) ^ 0x0f7);
         if !self.storm || self.faults.is_empty() {
             return self;
         }
-        let least = if self.scaling.is_some() { 2 } else { 0 };
-        for _ in 0..least + random.below(4) {
+        for _ in 0..random.below(4) {
             let at = 5 + random.number() % ACTIVE;
             self.actions.push((at, Action::Outage(2 + random.number() % 10)));
-            if self.scaling.is_some() {
-                let needed = i32::try_from(random.below(11)).unwrap();
-                self.actions.push((at.saturating_sub(random.number() % 4), Action::Need(needed)));
+        }
+        if self.scaling.is_some() {
+            for _ in 0..2 + random.below(4) {
+                let at = 5 + random.number() % ACTIVE;
+                self.actions.push((at, Action::DelayScaleRequest(1 + random.number() % 5)));
+                let mut need = |at: u64| (at, Action::Need(i32::try_from(random.below(11)).unwrap()));
+                self.actions.extend([need(at), need(at + 6)]);
             }
         }
         self.actions.sort_by_key(|(at, _)| *at);
@@ -305,7 +317,9 @@ impl Schedule {
         if !random.number().is_multiple_of(4) {
             return self;
         }
-        self.scaling = Some((i32::try_from(random.below(3)).unwrap(), 9));
+        // A maximum that the needs reach, and one that a scale-up that is counted twice does not.
+        let max = [9, 30][random.below(2)];
+        self.scaling = Some((i32::try_from(random.below(3)).unwrap(), max));
         for (_, action) in &mut self.actions {
             if let Action::Scale(set, replicas) = action
                 && set == SET
