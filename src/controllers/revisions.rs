@@ -27,8 +27,13 @@ use kube_node_planner::{
 };
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::time::{Duration, Instant};
 
 use super::api::patch_params;
+
+/// Time for which a revision is kept after a set has asked for it: the set's status may name the revision while no watch
+/// shows that status yet. Longer than a watch may be silent unnoticed (45 s).
+const KEPT_AFTER_USE: Duration = Duration::from_mins(2);
 
 /// Reason why a revision is not available.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +63,8 @@ struct CachedRevision {
     /// Number in the history.
     number: i64,
     machine: Arc<ResolvedMachine>,
+    /// When a set last asked for it in this process.
+    used: Option<Instant>,
 }
 
 impl Revisions {
@@ -78,6 +85,9 @@ impl Revisions {
         if stored.machine.revision()? != revision {
             let error = anyhow!("ControllerRevision {name} holds another machine: somebody changed it");
             return Err(error.into());
+        }
+        if let Some(cached) = self.cached.lock().get_mut(&name) {
+            cached.used = Some(Instant::now());
         }
         Ok(revision)
     }
@@ -146,6 +156,11 @@ impl Revisions {
                 continue;
             }
             let name = object_name(class_name, &revision);
+            let is_used =
+                |cached: &CachedRevision| cached.used.is_some_and(|at| at.elapsed() < KEPT_AFTER_USE);
+            if self.cached(&name).is_some_and(|cached| is_used(&cached)) {
+                continue;
+            }
             self.cached.lock().remove(&name);
             objects::delete(&self.api, &name).await?;
             gone += 1;
@@ -236,7 +251,8 @@ impl Revisions {
             format!("ControllerRevision {name} cannot be read: delete it if no Node needs it")
         })?;
         let owner = owner_of(stored);
-        let cached = CachedRevision { owner, number: stored.revision, machine: Arc::new(machine) };
+        let cached =
+            CachedRevision { owner, number: stored.revision, machine: Arc::new(machine), used: None };
         self.cached.lock().insert(name, cached.clone());
         Ok(cached)
     }
