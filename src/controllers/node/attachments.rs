@@ -28,6 +28,8 @@ use tokio::time::Instant;
 const LEAST_DISTANCE: Duration = Duration::from_secs(1);
 /// The same, as a multiple of the duration of the last list.
 const DISTANCE: u32 = 10;
+/// Maximum of that time: a list during which the process was paused says nothing about the API server's work.
+const MOST_DISTANCE: Duration = Duration::from_secs(30);
 /// Requeue delay while a list is in flight.
 const UNDER_WAY: Duration = Duration::from_millis(250);
 
@@ -67,7 +69,8 @@ impl Attachments {
             return Ok(Attached::AskAgain(next - began));
         } else {
             let listed = self.list().await;
-            lists.next = Some(began + (began.elapsed() * DISTANCE).max(LEAST_DISTANCE));
+            let distance = began.elapsed().saturating_mul(DISTANCE);
+            lists.next = Some(began + distance.clamp(LEAST_DISTANCE, MOST_DISTANCE));
             Arc::clone(&lists.last.insert((began, Arc::new(listed?))).1)
         };
         drop(lists);
@@ -160,14 +163,14 @@ mod tests {
     }
 
     /// An API server with two pages of attachments and no pods, each response delayed; and the requested URLs.
-    fn server() -> (Attachments, Arc<Mutex<Vec<String>>>) {
+    fn server(delay: Duration) -> (Attachments, Arc<Mutex<Vec<String>>>) {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&requests);
         let service = service_fn(move |request: Request<Body>| {
             let uri = request.uri().to_string();
             log.lock().push(uri.clone());
             async move {
-                sleep(Duration::from_millis(10)).await;
+                sleep(delay).await;
                 let (volume, node, more) =
                     if uri.contains("continue=") { ("two", "b", "") } else { ("one", "a", "next/page") };
                 let attachment = json!({
@@ -196,7 +199,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_pages_are_read_and_lists_keep_their_distance() {
-        let (attachments, requests) = server();
+        let (attachments, requests) = server(Duration::from_millis(10));
         assert_eq!(answered(&attachments, "b").await, ["two"]);
         let lists = || requests.lock().iter().filter(|uri| uri.contains("volumeattachments")).count();
         let pages = [format!("{PATH}?&limit=500"), format!("{PATH}?&limit=500&continue=next%2Fpage")];
@@ -222,12 +225,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_list_from_before_the_question_is_no_answer() {
-        let (attachments, _) = server();
+        let (attachments, _) = server(Duration::from_millis(10));
         assert_eq!(answered(&attachments, "a").await, ["one"]);
         let later = attachments.of(&node("a")).await.unwrap();
         assert!(matches!(later, Attached::AskAgain(left) if left > Duration::ZERO), "{later:?}");
         attachments.forget("uid-a");
         assert!(attachments.requested.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_took_long_holds_up_the_next_one_for_half_a_minute_at_most() {
+        let page = Duration::from_secs(50);
+        let (attachments, _) = server(page);
+        answered(&attachments, "a").await;
+        let began = Instant::now();
+        answered(&attachments, "b").await;
+        assert!(began.elapsed() <= page * 2 + MOST_DISTANCE, "{:?}", began.elapsed());
     }
 
     #[test]
