@@ -1,4 +1,4 @@
-//! The list of planted bugs: `tests/simulated/planted_bugs*.yaml`.
+//! The list of planted bugs: `tests/simulation/planted_bugs*.yaml`.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
 /// Folder of the lists.
-const FOLDER: &str = "tests/simulated";
+const FOLDER: &str = "tests/simulation";
 
 /// A planted bug.
 #[derive(Debug)]

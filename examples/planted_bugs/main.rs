@@ -1,7 +1,7 @@
 //! Plants bugs in the operator's source, one at a time, and shows that the simulation finds each of them.
 //!
 //! `cargo run --example planted_bugs -- [--seeds N] [--seconds N] [NAME…]`: the bugs of these names, else all of them.
-//! Input: the files `tests/simulated/planted_bugs*.yaml` and the tracked files of this repository. Output: a table with
+//! Input: the files `tests/simulation/planted_bugs*.yaml` and the tracked files of this repository. Output: a table with
 //! the first schedule that finds each bug, and the violation; exit code 1 if one is not found.
 //!
 //! A copy of the source, in `target/planted-bugs/source`, gets the edits of all bugs and is built once, in

@@ -112,7 +112,7 @@ pub fn plant(copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
 /// Builds the simulation of a copy and returns the path of the program.
 pub fn build(copy: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["test", "--locked", "--profile", "simulation", "--test", "simulated", "--no-run"];
+    let arguments = ["test", "--locked", "--profile", "simulation", "--test", "simulation", "--no-run"];
     let mut command = Command::new(cargo);
     // A build script that reads what cargo said of this program would run again, and so would all that depend on it.
     let of_cargo = |name: &str| {
@@ -132,7 +132,7 @@ pub fn build(copy: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     ensure!(built.status.success(), "the source with the planted bugs cannot be built");
     let output = String::from_utf8_lossy(&built.stdout);
     let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut programs = messages.filter(|message| message["target"]["name"] == "simulated");
+    let mut programs = messages.filter(|message| message["target"]["name"] == "simulation");
     let program = programs.find_map(|message| message["executable"].as_str().map(PathBuf::from));
     program.context("cargo names no program of the simulation")
 }

@@ -84,7 +84,7 @@ impl<'a> Simulation<'a> {
             return Ok(None);
         };
         let by = find(&output, "replay: ", '\n')
-            .and_then(|replay| replay.strip_suffix(" cargo test --test simulated"));
+            .and_then(|replay| replay.strip_suffix(" cargo test --test simulation"));
         let by = by.map_or_else(
             || {
                 output

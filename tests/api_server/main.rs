@@ -93,7 +93,7 @@ async fn both_servers_answer_alike() {
     let mut real = Side::new(CLUSTER.client().await);
     let wanted = std::env::var("KUBE_NODE_REQUESTS").ok().map(|text| text.parse().unwrap());
     let requests: usize = wanted.unwrap_or(REQUESTS);
-    let first = if std::env::var_os("KUBE_NODE_SEEDS").is_some() { seeds::wanted().start } else { 0 };
+    let first = seeds::wanted().map_or(0, |seeds| seeds.start);
     let sequences = u64::try_from(requests.div_ceil(SEQUENCE)).unwrap();
     let (mut differences, mut golden) = (Vec::new(), Vec::new());
     for seed in first..first + sequences {

@@ -1,117 +1,393 @@
-//! A schedule: how a set begins and what happens to it, all of it drawn from one seed.
+//! A schedule: what users do and which faults happen, drawn from one seed or written as a scenario; and how a schedule
+//! that fails is made smaller.
 
-use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng};
+use std::{collections::BTreeSet, fmt};
 
-/// What the set's spec says at the beginning.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    pub replicas: usize,
-    pub surge: usize,
-    pub unavailable: usize,
-    pub keep: usize,
-    pub delete_first: bool,
-    pub on_delete: bool,
-    pub min_ready: i64,
-    pub startup_timeout: Option<i64>,
-    pub sick_after: Option<i64>,
-    pub max_sick: usize,
-    pub max_repairs: usize,
-    pub expire_after: Option<i64>,
-    /// Longest time that the watch lags behind, in milliseconds.
-    pub lag: i64,
-}
+use kube_node_testing::api_server::Random;
 
-/// Something that happens from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use crate::{autoscaler::SET, faults::Fault};
+
+/// Seconds after which a rollout whose Nodes never start halts.
+pub const HALTS: u64 = 40;
+/// Resources that the processes may not write for a time. What they say in the end is checked, so that a write that is
+/// missing is seen.
+const FORBIDDEN: [&str; 3] = ["controllerrevisions", "nodes", "pods"];
+
+/// Seconds in which users of a random schedule act.
+const ACTIVE: u64 = 240;
+
+/// What a user does.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    Scale(usize),
-    /// The class changes; odd revisions of ten never become Ready.
-    Revise(u32),
-    Restart,
-    Pause(bool),
-    /// Somebody deletes the n-th Node.
-    Delete(usize),
+    /// The set is created, or has this size from now on.
+    Scale(String, u64),
+    /// The class has this version from now on.
+    Roll(u64),
+    /// The set is deleted.
+    DeleteSet(String),
+    /// The n-th Node is deleted.
+    DeleteNode(usize),
+    /// The n-th Node is cordoned.
     Cordon(usize),
+    /// The n-th Node gets a label and a taint.
     Mark(usize),
-    /// The machine of the n-th Node dies: its kubelet falls silent.
-    Die(usize),
-    /// The machine of the n-th Node vanishes, and its provider tells.
-    Vanish(usize),
-    /// Disruption budgets allow nothing for so many seconds.
-    Block(i64),
-    /// The provider fails for so many seconds.
-    Fail(i64),
-    /// The API server refuses writes, or takes them without an answer, for so many seconds.
-    Outage(i64),
-    /// The operator is killed after so many further writes.
-    Crash(usize),
-    /// The watch begins anew.
-    Relist,
+    /// The n-th Node is deleted by force, and made again under its name.
+    Remake(usize),
+    /// So many pods of an application run, as many of them always.
+    Run(usize, usize),
+    /// The process of a host is killed: operators first, then workers.
+    Kill(usize),
+    /// A host is cut off from the API server for so many seconds.
+    CutOff(usize, u64),
+    /// The process of a host stands still for so many seconds.
+    Stop(usize, u64),
+    /// The wall clock of a host is wrong by so many seconds.
+    ClockError(usize, i64),
+    /// An admission policy refuses all writes of the operators to the n-th Node, until all else has settled.
+    Refuse(usize),
+    /// The processes may not write this resource for so many seconds.
+    Forbid(&'static str, u64),
+    /// The API server answers no request for so many seconds.
+    Outage(u64),
+    /// The next scale request is carried out late, and the API server answers no request for so many seconds from then on.
+    DelayScaleRequest(u64),
+    /// The process of the next scale request is killed, and the request is carried out right before the one after it.
+    KillAtScaleRequest,
+    /// The class gives Nodes this label from now on, and their machines stay.
+    Relabel(u64),
+    /// The n-th Node gets a condition for which its set replaces it.
+    Sicken(usize),
+    /// The class has this version from now on, whose Nodes never start.
+    Break(u64),
+    /// The class cannot be used for so many seconds.
+    Spoil(u64),
+    /// Pods need so many Nodes of the set that cluster-autoscaler scales; the set is created if it is missing.
+    Need(i32),
+    /// cluster-autoscaler is restarted.
+    RestartAutoscaler,
 }
 
-/// What happens, and at which second.
+/// All that decides about a run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     pub seed: u64,
-    pub setup: Setup,
-    pub actions: Vec<(i64, Action)>,
+    pub operators: usize,
+    /// False: the one operator takes part in no election, so that a process begins while writes of the last one are on
+    /// their way.
+    pub elects: bool,
+    /// Workers that run the machines in the operators' place; none: the operators run them.
+    pub workers: usize,
+    pub surge: u64,
+    pub unavailable: u64,
+    /// Least and most replicas of the set that cluster-autoscaler scales; None: it does not run.
+    pub scaling: Option<(i32, i32)>,
+    /// Seconds from the beginning.
+    pub actions: Vec<(u64, Action)>,
+    pub faults: BTreeSet<Fault>,
+    pub single: Option<(u64, Fault)>,
+    /// Few kinds of faults, each of them often, and several actions at a time.
+    pub storm: bool,
+    /// Seconds in which users act and faults happen.
+    pub active: u64,
 }
 
-/// Seconds in which actions happen; afterwards everything is left alone.
-pub const ACTIVE: i64 = 240;
-
-impl Schedule {
-    pub fn of(seed: u64) -> Self {
-        let mut rng = SmallRng::seed_from_u64(seed);
-        let replicas = rng.random_range(0..7);
-        let (mut surge, unavailable) = (rng.random_range(0..4), rng.random_range(0..3));
-        if surge + unavailable == 0 {
-            surge = 1;
-        }
-        let mut sometimes = |one_in: u32, range: std::ops::Range<i64>| {
-            rng.random_ratio(1, one_in).then(|| rng.random_range(range))
-        };
-        let (startup_timeout, sick_after, expire_after) =
-            (sometimes(2, 20..90), sometimes(2, 5..60), sometimes(6, 60..400));
-        let setup = Setup {
-            replicas,
-            surge,
-            unavailable,
-            keep: if rng.random_ratio(1, 5) { rng.random_range(0..4) } else { 0 },
-            delete_first: rng.random_ratio(1, 4),
-            on_delete: rng.random_ratio(1, 8),
-            min_ready: if rng.random_ratio(1, 3) { rng.random_range(1..15) } else { 0 },
-            startup_timeout,
-            sick_after,
-            max_sick: if rng.random_ratio(1, 4) { rng.random_range(0..4) } else { usize::MAX },
-            max_repairs: if rng.random_ratio(1, 4) { rng.random_range(1..3) } else { usize::MAX },
-            expire_after,
-            lag: [0, 300, 2_000, 8_000][rng.random_range(0..4)],
-        };
-        let count = rng.random_range(0..12);
-        let mut actions: Vec<(i64, Action)> =
-            (0..count).map(|_| (rng.random_range(5..ACTIVE), action(&mut rng))).collect();
-        actions.sort_by_key(|(at, _)| *at);
-        Self { seed, setup, actions }
+impl fmt::Display for Schedule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            formatter,
+            "seed {}: {} operators (election {}), {} workers, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
+            self.seed,
+            self.operators,
+            self.elects,
+            self.workers,
+            self.surge,
+            self.unavailable,
+            self.scaling,
+            self.storm,
+            self.faults,
+            self.single
+        )?;
+        self.actions.iter().try_for_each(|(at, action)| writeln!(formatter, "  {at:>4} s: {action:?}"))
     }
 }
 
-fn action(rng: &mut impl Rng) -> Action {
-    let which = rng.random_range(0..6);
-    match rng.random_range(0..20) {
-        0..3 => Action::Scale(rng.random_range(0..8)),
-        3..7 => Action::Revise(rng.random_range(1..20)),
-        7 => Action::Restart,
-        8 => Action::Pause(rng.random_ratio(1, 2)),
-        9 | 10 => Action::Delete(which),
-        11 => Action::Cordon(which),
-        12 => Action::Mark(which),
-        13 => Action::Die(which),
-        14 => Action::Vanish(which),
-        15 => Action::Block(rng.random_range(5..120)),
-        16 => Action::Fail(rng.random_range(5..60)),
-        17 => Action::Outage(rng.random_range(1..20)),
-        18 => Action::Crash(rng.random_range(0..4)),
-        _ => Action::Relist,
+impl Schedule {
+    pub fn of(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut actions = vec![(1, Action::Scale("a".to_owned(), random.number() % 6))];
+        if random.number().is_multiple_of(3) {
+            actions.push((2, Action::Scale("b".to_owned(), random.number() % 4)));
+        }
+        if random.number().is_multiple_of(2) {
+            let pods = 1 + random.below(5);
+            actions.push((20, Action::Run(pods, random.below(pods + 1))));
+        }
+        for _ in 0..random.below(8) {
+            let set = if random.number().is_multiple_of(4) { "b" } else { "a" }.to_owned();
+            let which = random.below(6);
+            let host = random.below(2);
+            let action = match random.number() % 19 {
+                0..4 => Action::Scale(set, random.number() % 7),
+                4..7 => Action::Roll(random.number() % 20),
+                7 => Action::DeleteSet(set),
+                8 | 9 => Action::DeleteNode(which),
+                10 => Action::Cordon(which),
+                11 | 12 => Action::Mark(which),
+                13 => Action::Refuse(which),
+                14 => Action::CutOff(host, random.number() % 60),
+                18 => Action::Remake(which),
+                15 => Action::ClockError(host, i64::try_from(random.number() % 120).unwrap() - 60),
+                _ => Action::Kill(host),
+            };
+            actions.push((5 + random.number() % ACTIVE, action));
+        }
+        actions.sort_by_key(|(at, _)| *at);
+        let faults = if random.number().is_multiple_of(5) { 0 } else { random.below(6) };
+        let faults = (0..faults).map(|_| Fault::ALL[random.below(Fault::ALL.len())]).collect();
+        let unavailable = random.number() % 3;
+        let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
+        let operators = 1 + random.below(2);
+        let (elects, workers, scaling, single, storm, active) = (true, 0, None, None, false, ACTIVE);
+        let all = Self {
+            seed,
+            operators,
+            elects,
+            workers,
+            surge,
+            unavailable,
+            scaling,
+            actions,
+            faults,
+            single,
+            storm,
+            active,
+        };
+        all.scaled_by_autoscaler()
+            .with_workers()
+            .with_stops()
+            .with_storm()
+            .with_refusal_in_the_end()
+            .with_storm_of_scale_requests()
+            .with_outages()
+    }
+
+    /// Makes a storm of half of the schedules that users scale: many bugs need two faults, or an action right after
+    /// another one. The draws are apart from the others.
+    fn with_storm(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5a93);
+        if self.scaling.is_some() || !random.number().is_multiple_of(2) {
+            return self;
+        }
+        self.storm = true;
+        let of_watches = [Fault::Lag, Fault::Frozen, Fault::Ended, Fault::Compacted];
+        let of_requests = &Fault::ALL[..Fault::ALL.len() - of_watches.len()];
+        let watches = (0..=random.below(2)).map(|_| of_watches[random.below(of_watches.len())]);
+        self.faults = watches.collect();
+        self.faults.extend((0..random.below(3)).map(|_| of_requests[random.below(of_requests.len())]));
+        self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_) | Action::Cordon(_)));
+        for _ in 0..2 + random.below(3) {
+            let mut at = 5 + random.number() % ACTIVE;
+            for _ in 0..2 + random.below(2) {
+                let set = if random.number().is_multiple_of(4) { "b" } else { "a" }.to_owned();
+                let which = random.below(6);
+                let action = match random.number() % 20 {
+                    0..4 => Action::Scale(set, random.number() % 7),
+                    4..6 => Action::Roll(random.number() % 20),
+                    6 => Action::DeleteSet(set),
+                    7 | 8 => Action::DeleteNode(which),
+                    9 | 10 => Action::Mark(which),
+                    11..13 => Action::Kill(random.below(2)),
+                    13 => Action::CutOff(random.below(2), random.number() % 60),
+                    14 => Action::Relabel(random.number() % 9),
+                    15 | 16 => Action::Sicken(which),
+                    17 => Action::Forbid(FORBIDDEN[random.below(FORBIDDEN.len())], 5 + random.number() % 40),
+                    18 => Action::Break(100 + random.number() % 9),
+                    _ => Action::Spoil(5 + random.number() % 30),
+                };
+                if matches!(action, Action::Break(_)) {
+                    // Its rollout halts, and then nobody knows to which machines it went.
+                    self.actions
+                        .push((at + HALTS + random.number() % 60, Action::Spoil(5 + random.number() % 30)));
+                }
+                self.actions.push((at, action));
+                at += random.number() % 6;
+            }
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Ends a third of the storms with a write that is refused for a while, after which nobody acts: what is missing then
+    /// has to be tried again by itself. The draws are apart from the others.
+    fn with_refusal_in_the_end(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(24) ^ 0xf0b1e);
+        if !self.storm || self.scaling.is_some() || !random.number().is_multiple_of(3) {
+            return self;
+        }
+        let mut at = ACTIVE - 60 + random.number() % 30;
+        self.actions.retain(|(before, _)| *before < at);
+        let forbidden = FORBIDDEN[random.below(FORBIDDEN.len())];
+        self.actions.push((at, Action::Forbid(forbidden, 10 + random.number() % 40)));
+        at += random.number() % 8;
+        let action = match random.number() % 8 {
+            0..3 => Action::Roll(random.number() % 20),
+            3 | 4 => Action::Scale("a".to_owned(), random.number() % 7),
+            5 => Action::Relabel(random.number() % 9),
+            6 => Action::DeleteNode(random.below(6)),
+            _ => Action::DeleteSet("a".to_owned()),
+        };
+        self.actions.push((at, action));
+        self
+    }
+
+    /// Makes a storm of half of the schedules that cluster-autoscaler scales: its loops follow each other within seconds,
+    /// the number of Nodes that pods need changes between them, and many writes get no response. A third of these storms
+    /// has no faults, so that the state that each process has read is known exactly.
+    fn with_storm_of_scale_requests(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x5ca1e);
+        if self.scaling.is_none() || !random.number().is_multiple_of(2) {
+            return self;
+        }
+        self.storm = true;
+        self.elects = self.operators > 1 || random.number().is_multiple_of(2);
+        self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_) | Action::Cordon(_)));
+        self.faults.clear();
+        let of_writes = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::GatewayTimeout];
+        if !random.number().is_multiple_of(3) {
+            self.faults.extend((0..=random.below(3)).map(|_| of_writes[random.below(of_writes.len())]));
+            self.faults.insert([Fault::Lag, Fault::Frozen][random.below(2)]);
+        }
+        for _ in 0..3 + random.below(4) {
+            let mut at = 5 + random.number() % ACTIVE;
+            for _ in 0..=random.below(4) {
+                let action = match random.number() % 10 {
+                    0..6 => Action::Need(i32::try_from(random.below(11)).unwrap()),
+                    6 | 7 => Action::Roll(random.number() % 20),
+                    8 => Action::RestartAutoscaler,
+                    _ => Action::Kill(random.below(2)),
+                };
+                self.actions.push((at, action));
+                at += random.number() % 12;
+            }
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Lets the API server fall silent a few times in a storm with faults, in one of scale requests when it has received one.
+    /// Pods come or go right before and right after: cluster-autoscaler then does not repeat the scale request that got no
+    /// answer. The draws are apart from the others.
+    fn with_outages(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(24) ^ 0x0f7);
+        if !self.storm || self.faults.is_empty() {
+            return self;
+        }
+        for _ in 0..random.below(4) {
+            let at = 5 + random.number() % ACTIVE;
+            self.actions.push((at, Action::Outage(2 + random.number() % 10)));
+        }
+        if self.scaling.is_some() {
+            for _ in 0..2 + random.below(4) {
+                let at = 5 + random.number() % ACTIVE;
+                let delay = Action::DelayScaleRequest(1 + random.number() % 5);
+                let kills = !self.elects && random.number().is_multiple_of(2);
+                self.actions.push((at, if kills { Action::KillAtScaleRequest } else { delay }));
+                let mut need = |at: u64| (at, Action::Need(i32::try_from(random.below(11)).unwrap()));
+                self.actions.extend([need(at), need(at + 6)]);
+            }
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// In a quarter of the schedules, stops a process once or twice. The draws are apart from the others.
+    fn with_stops(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x57);
+        if random.number().is_multiple_of(4) {
+            for _ in 0..=random.below(2) {
+                let host = random.below(self.operators + self.workers);
+                let stop = Action::Stop(host, 5 + random.number() % 55);
+                self.actions.push((5 + random.number() % ACTIVE, stop));
+            }
+            self.actions.sort_by_key(|(at, _)| *at);
+        }
+        self
+    }
+
+    /// In a quarter of the schedules, lets cluster-autoscaler scale a set in place of users. The draws are apart from the
+    /// others.
+    fn scaled_by_autoscaler(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(32) ^ 0xca);
+        if !random.number().is_multiple_of(4) {
+            return self;
+        }
+        // A maximum that the needs reach, and one that a scale-up that is counted twice does not.
+        let max = [9, 30][random.below(2)];
+        self.scaling = Some((i32::try_from(random.below(3)).unwrap(), max));
+        for (_, action) in &mut self.actions {
+            if let Action::Scale(set, replicas) = action
+                && set == SET
+            {
+                *action = Action::Need(i32::try_from(*replicas).unwrap());
+            }
+        }
+        for _ in 0..4 + random.below(8) {
+            let action = match random.number() % 8 {
+                0..5 => Action::Need(i32::try_from(random.below(11)).unwrap()),
+                5 => Action::RestartAutoscaler,
+                6 => Action::Roll(random.number() % 20),
+                _ => Action::Kill(random.below(2)),
+            };
+            self.actions.push((5 + random.number() % ACTIVE, action));
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        if random.number().is_multiple_of(2) {
+            self.faults.extend([Fault::LostAnswer, Fault::DoneLater]);
+        }
+        self
+    }
+
+    /// In a quarter of the schedules, lets workers run the machines. The draws are apart from the others.
+    fn with_workers(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x3057);
+        if !random.number().is_multiple_of(4) {
+            return self;
+        }
+        self.workers = 1 + random.below(3);
+        for _ in 0..random.below(5) {
+            let host = self.operators + random.below(self.workers);
+            let action = match random.number() % 4 {
+                0 => Action::CutOff(host, random.number() % 60),
+                1 => Action::ClockError(host, i64::try_from(random.number() % 120).unwrap() - 60),
+                _ => Action::Kill(host),
+            };
+            self.actions.push((5 + random.number() % ACTIVE, action));
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// The schedule without some of its actions and faults: what is left still fails.
+    pub fn shrunk(mut self, fails: impl Fn(&Self) -> bool) -> Self {
+        let mut at = 0;
+        while at < self.actions.len() {
+            let mut fewer = self.clone();
+            fewer.actions.remove(at);
+            if fails(&fewer) { self = fewer } else { at += 1 }
+        }
+        for fault in self.faults.clone() {
+            let mut fewer = self.clone();
+            fewer.faults.remove(&fault);
+            if fails(&fewer) {
+                self = fewer;
+            }
+        }
+        if self.operators > 1 {
+            let alone = Self { operators: 1, ..self.clone() };
+            if fails(&alone) {
+                self = alone;
+            }
+        }
+        self
     }
 }

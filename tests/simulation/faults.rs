@@ -11,7 +11,7 @@ use std::{
 use http::Method;
 use kube_node_testing::api_server::Random;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::schedule::Schedule;
 
@@ -119,6 +119,15 @@ impl fmt::Display for Fault {
     }
 }
 
+/// What happens at a scale request that is carried out late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtScaleRequest {
+    /// No request is answered for this time.
+    Silence(Duration),
+    /// The process is killed, and its request arrives right before the next one.
+    Kill,
+}
+
 /// Faults of one schedule.
 #[derive(Debug)]
 pub struct Faults {
@@ -138,8 +147,10 @@ pub struct Faults {
     forbidden: Mutex<Option<(&'static str, Instant)>>,
     /// Until when no request is answered.
     outage: Mutex<Option<Instant>>,
-    /// The outage that begins with the next scale request.
-    at_scale_request: Mutex<Option<Duration>>,
+    /// What happens at the next scale request.
+    at_scale_request: Mutex<Option<AtScaleRequest>>,
+    /// Tells the request of a process that was killed that the next scale request is about to arrive.
+    pub overtaken: Notify,
 }
 
 impl Faults {
@@ -158,6 +169,7 @@ impl Faults {
             forbidden,
             outage,
             at_scale_request,
+            overtaken: Notify::new(),
         }
     }
 
@@ -171,16 +183,18 @@ impl Faults {
         *self.outage.lock() = Some(self.until.min(Instant::now() + time));
     }
 
-    /// Carries the next scale request out late, and answers no request for a time from then on.
-    pub fn delay_scale_request(&self, silent: Duration) {
-        *self.at_scale_request.lock() = Some(silent);
+    /// Says what happens at the next scale request, which is carried out late.
+    pub fn at_scale_request(&self, happens: AtScaleRequest) {
+        *self.at_scale_request.lock() = Some(happens);
     }
 
-    /// The fault of a scale request, if it was to have one.
-    pub fn of_scale_request(&self) -> Option<Fault> {
-        let silent = self.at_scale_request.lock().take().filter(|_| Instant::now() < self.until)?;
-        self.fall_silent(silent);
-        Some(Fault::DoneLater)
+    /// What happens at this scale request, if anything.
+    pub fn take_scale_request(&self) -> Option<AtScaleRequest> {
+        let happens = self.at_scale_request.lock().take().filter(|_| Instant::now() < self.until)?;
+        if let AtScaleRequest::Silence(time) = happens {
+            self.fall_silent(time);
+        }
+        Some(happens)
     }
 
     /// Returns true if nobody may write to this path.

@@ -22,13 +22,13 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tower::Service;
 
 use crate::{
     checks::{Checks, Sent},
-    faults::{Fault, Faults},
+    faults::{AtScaleRequest, Fault, Faults},
     process::Host,
 };
 
@@ -136,7 +136,11 @@ impl Network {
         let fault = shared.faults.of_request(&mut draws, &head.method, is_write, is_watch);
         let fault = fault.filter(|_| !is_spared);
         let is_scale_request = sent.path.contains("/nodesets/") && sent.json()["spec"]["replicas"].is_i64();
-        let fault = if is_scale_request { shared.faults.of_scale_request().or(fault) } else { fault };
+        let at_scale_request = if is_scale_request { shared.faults.take_scale_request() } else { None };
+        let fault = at_scale_request.map(|_| Fault::DoneLater).or(fault);
+        if is_scale_request && at_scale_request.is_none() {
+            shared.faults.overtaken.notify_waiters();
+        }
         sleep(up_to(&mut draws, WAY)).await;
         if let Some(Fault::Slow) = fault {
             sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
@@ -172,9 +176,17 @@ impl Network {
         if let Some(Fault::DoneLater) = fault {
             let (other, late) = (self.clone(), up_to(&mut draws, CLIENT_TIMEOUT));
             kube_ext::environment::spawn(async move {
-                sleep(late).await;
+                if at_scale_request == Some(AtScaleRequest::Kill) {
+                    let _ = timeout(CLIENT_TIMEOUT, other.shared.faults.overtaken.notified()).await;
+                } else {
+                    sleep(late).await;
+                }
                 other.serve(request, &sent).await;
             });
+            if at_scale_request == Some(AtScaleRequest::Kill) {
+                self.kill();
+                self.alive().await;
+            }
             return Err(io::ErrorKind::TimedOut.into());
         }
         let response = self.serve(request, &sent).await;

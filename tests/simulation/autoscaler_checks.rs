@@ -63,7 +63,8 @@ pub struct ScalingChecks {
     deleted_beside: Vec<Instant>,
     ready_since: BTreeMap<String, Instant>,
     unready_since: BTreeMap<String, Instant>,
-    /// When each Node was created, and whether a user did it.
+    /// When each Node was created, and whether that may be one too many: by a user, or by a request that was carried out
+    /// late, perhaps of a process that had ended.
     created: BTreeMap<String, (Instant, bool)>,
     /// Scale-downs: when they were sent, and when they were applied.
     lowered: Vec<(Instant, Instant)>,
@@ -178,6 +179,11 @@ impl ScalingChecks {
             self.written = None;
             return None;
         };
+        if after["metadata"]["deletionTimestamp"].is_string() {
+            // No group any more, although a watch may show it still.
+            self.written = None;
+            return None;
+        }
         let sent = by?;
         let victims = after["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
         let nodes = nodes(server);
@@ -273,7 +279,8 @@ impl ScalingChecks {
         let now = Instant::now();
         let (after, node) = (&change.after, name(&change.after));
         let Some(before) = &change.before else {
-            self.created.insert(node, (now, by.is_none()));
+            let is_late = by.is_none_or(|sent| sent.at.elapsed() > PROMPT);
+            self.created.insert(node, (now, is_late));
             return None;
         };
         match (is_ready(before), is_ready(after)) {
@@ -314,10 +321,10 @@ impl ScalingChecks {
             return None;
         }
         let stray = nodes(server).iter().find_map(|node| {
-            let (created, by_user) = self.created.get(&name(node))?;
+            let (created, is_late) = self.created.get(&name(node))?;
             let beside =
                 |(sent, applied): &(Instant, Instant)| created >= sent && *created <= *applied + self.delay;
-            (*by_user || self.lowered.iter().any(beside)).then(|| name(node))
+            (*is_late || self.lowered.iter().any(beside)).then(|| name(node))
         });
         match stray {
             // One too many, and the oldest may go for it.

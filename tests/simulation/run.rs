@@ -21,7 +21,7 @@ use crate::{
     autoscaler_checks::ScalingChecks,
     checks::{Checks, Entry},
     desired_state::DesiredState,
-    faults::{Fault, Faults},
+    faults::{AtScaleRequest, Fault, Faults},
     objects::name,
     others::Others,
     process::{self, GROUP, Host, Program},
@@ -293,8 +293,9 @@ impl Schedule {
                 cluster.faults.forbid(resource, Duration::from_secs(*seconds));
             }
             Action::DelayScaleRequest(seconds) => {
-                cluster.faults.delay_scale_request(Duration::from_secs(*seconds));
+                cluster.faults.at_scale_request(AtScaleRequest::Silence(Duration::from_secs(*seconds)));
             }
+            Action::KillAtScaleRequest => cluster.faults.at_scale_request(AtScaleRequest::Kill),
             Action::Outage(seconds) => cluster.faults.fall_silent(Duration::from_secs(*seconds)),
             Action::DeleteSet(set) => {
                 wanted.sets.remove(set);

@@ -257,11 +257,13 @@ impl Invariants {
             }
             let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
             // Without an election, nothing keeps back the creations of a process that was killed.
-            if count > most && self.leader.is_some() {
+            let is_elected = self.leader.is_some();
+            if is_elected && count > most {
                 return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
             }
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()
                 && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
+                && is_elected
                 && other != node
                 && nodes.iter().any(|one| name(one) == other)
             {
