@@ -249,7 +249,9 @@ impl Schedule {
             return self;
         }
         self.storm = true;
-        self.elects = self.operators > 1 || random.number().is_multiple_of(2);
+        if random.number().is_multiple_of(2) {
+            (self.operators, self.elects) = (1, false);
+        }
         self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_) | Action::Cordon(_)));
         self.faults.clear();
         let of_writes = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::GatewayTimeout];
@@ -290,7 +292,7 @@ impl Schedule {
             for _ in 0..2 + random.below(4) {
                 let at = 5 + random.number() % ACTIVE;
                 let delay = Action::DelayScaleRequest(1 + random.number() % 5);
-                let kills = !self.elects && random.number().is_multiple_of(2);
+                let kills = !self.elects && !random.number().is_multiple_of(4);
                 self.actions.push((at, if kills { Action::KillAtScaleRequest } else { delay }));
                 let mut need = |at: u64| (at, Action::Need(i32::try_from(random.below(11)).unwrap()));
                 self.actions.extend([need(at), need(at + 6)]);
@@ -322,7 +324,7 @@ impl Schedule {
             return self;
         }
         // A maximum that the needs reach, and one that a scale-up that is counted twice does not.
-        let max = [9, 30][random.below(2)];
+        let max = [9, 30, 30][random.below(3)];
         self.scaling = Some((i32::try_from(random.below(3)).unwrap(), max));
         for (_, action) in &mut self.actions {
             if let Action::Scale(set, replicas) = action
