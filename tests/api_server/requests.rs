@@ -5,13 +5,14 @@ use kube_node_testing::api_server::Random;
 use serde_json::{Value, json};
 
 /// Kinds that are tried: collection, `apiVersion`, kind, and the subresource of the status.
-pub const KINDS: [(&str, &str, &str, bool); 6] = [
+pub const KINDS: [(&str, &str, &str, bool); 7] = [
     ("/api/v1/namespaces/default/configmaps", "v1", "ConfigMap", false),
     ("/apis/coordination.k8s.io/v1/namespaces/default/leases", "coordination.k8s.io/v1", "Lease", false),
     ("/api/v1/nodes", "v1", "Node", true),
     ("/api/v1/namespaces/default/pods", "v1", "Pod", true),
     ("/apis/kube-node.io/v1alpha1/nodesets", "kube-node.io/v1alpha1", "NodeSet", true),
     ("/apis/kube-node.io/v1alpha1/nodeclasses", "kube-node.io/v1alpha1", "NodeClass", true),
+    ("/api/v1/namespaces/default/secrets", "v1", "Secret", false),
 ];
 /// Names of each kind.
 pub const NAMES: [&str; 3] = ["honest-a", "honest-b", "honest-c"];
@@ -54,6 +55,8 @@ pub enum Action {
     Put(Value, bool),
     /// PATCH of the object, or of its status.
     Patch(Form, Value, bool),
+    /// Server-side apply with force.
+    Apply(Value),
     /// DELETE with a grace period; true: as a dry run.
     Delete(Option<i64>, bool),
     /// Eviction of a pod.
@@ -96,6 +99,7 @@ pub fn random(random: &mut Random) -> Request {
         // The spec of a pod cannot be replaced.
         6..9 if name == "Pod" && !of_status => Action::Get,
         6..9 => Action::Put(if of_status { status(random, name) } else { object(random, name) }, of_status),
+        9..13 if name == "Secret" => Action::Apply(object(random, name)),
         9..15 => {
             let change = if of_status { status(random, name) } else { change(random, name) };
             let form = match random.below(3) {
@@ -135,6 +139,17 @@ fn object(random: &mut Random, kind: &str) -> Value {
     let mut object = json!({ "metadata": metadata(random) });
     match kind {
         "ConfigMap" => object["data"] = json!({ "key": random.below(3).to_string() }),
+        "Secret" => {
+            for key in ["key", "more"] {
+                if random.below(2) == 0 {
+                    object["data"][key] = json!((["YQ==", "Yg=="][random.below(2)]));
+                }
+            }
+            // A list of finalizers is a set of values, which our operator does not apply.
+            if let Some(metadata) = object["metadata"].as_object_mut() {
+                metadata.remove("finalizers");
+            }
+        }
         "Lease" => {
             object["spec"] = json!({ "holderIdentity": "a", "leaseDurationSeconds": 40 + random.below(2) });
         }
@@ -175,6 +190,7 @@ fn change(random: &mut Random, kind: &str) -> Value {
         (3, "NodeSet") => json!({ "spec": { "replicas": 5 + random.below(2) } }),
         (3, "Lease") => json!({ "spec": { "holderIdentity": "b" } }),
         (3, "ConfigMap") => json!({ "data": { "more": "b" } }),
+        (3, "Secret") => json!({ "stringData": { "more": "b" } }),
         _ => json!({ "metadata": { "annotations": { "example.com/note": random.below(3).to_string() } } }),
     }
 }

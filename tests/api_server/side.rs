@@ -69,6 +69,11 @@ impl Side {
                 let media = format!("application/{media}+json");
                 self.send(Method::PATCH, &sub(*of_status), &media, &claimed(change.clone()), request).await
             }
+            Action::Apply(config) => {
+                let path = format!("{own}?fieldManager=honest&force=true");
+                let config = named(config, request.name);
+                self.send(Method::PATCH, &path, "application/apply-patch+yaml", &config, request).await
+            }
             Action::Delete(grace, dry_run) => {
                 let mut options = options(*grace, (&uid, &version));
                 if *dry_run {

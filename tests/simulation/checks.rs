@@ -3,10 +3,16 @@
 //! Inputs: each write with its process, as it is sent and as it was answered; the server's changes. Outputs: the first
 //! violation, the log. Invariants: a change is checked once, with the write that made it.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use kube_node_api::names::OPERATOR_NAMESPACE;
 use kube_node_operator::Caches;
 use kube_node_testing::api_server::{ApiServer, Change};
 use parking_lot::{Mutex, MutexGuard};
@@ -41,11 +47,18 @@ pub struct Sent {
     pub path: String,
     pub body: Bytes,
     pub at: Instant,
+    /// The body as JSON, once somebody has asked for it.
+    json: Arc<OnceLock<Value>>,
 }
 
 impl Sent {
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_default()
+    pub fn new(process: &str, method: &Method, path: &str, body: Bytes) -> Self {
+        let (process, method, path) = (process.to_owned(), method.clone(), path.to_owned());
+        Self { process, method, path, body, at: Instant::now(), json: Arc::default() }
+    }
+
+    pub fn json(&self) -> &Value {
+        self.json.get_or_init(|| serde_json::from_slice(&self.body).unwrap_or_default())
     }
 
     /// Returns true if it reports whether a Node is Ready.
@@ -249,10 +262,12 @@ impl Checks {
                     sent.process, sent.method, sent.path
                 ));
             }
-            let lease = server
-                .objects("coordination.k8s.io", "leases")
-                .into_iter()
-                .find(|lease| lease["metadata"]["name"] == "kube-node-operator");
+            let lease = server.object(
+                "coordination.k8s.io",
+                "leases",
+                Some(OPERATOR_NAMESPACE),
+                "kube-node-operator",
+            );
             let holder = lease.map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default();
             if let Some(holder) =
                 holder.as_str().filter(|holder| !holder.is_empty() && *holder != sent.process)
@@ -267,14 +282,16 @@ impl Checks {
         if let Some(violation) = heartbeat {
             self.violate(&violation);
         }
-        let body = sent.json();
-        if sent.path.ends_with("/eviction") && !body["deleteOptions"]["preconditions"]["uid"].is_string() {
-            self.violate(&format!("{} {} does not say which pod: {body}", sent.method, sent.path));
+        if sent.path.ends_with("/eviction")
+            && !sent.json()["deleteOptions"]["preconditions"]["uid"].is_string()
+        {
+            self.violate(&format!("{} {} does not say which pod: {}", sent.method, sent.path, sent.json()));
         }
         let is_ours = ["/nodes/", "/nodesets/", "/nodeclasses/"].iter().any(|part| sent.path.contains(part));
         if !is_ours || sent.path.ends_with("/status") || sent.path.contains("/leases/") {
             return;
         }
+        let body = sent.json();
         let named = match sent.method {
             Method::PATCH => {
                 let metadata = &body["metadata"];
@@ -287,7 +304,7 @@ impl Checks {
             }
             Method::DELETE => {
                 // A Node whose deletion was accepted is not deleted once more.
-                if self.state.lock().invariants.deleted.contains(&deletion(sent, &body)) {
+                if self.state.lock().invariants.deleted.contains(&deletion(sent, body)) {
                     self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
                 }
                 let known = &body["preconditions"];
@@ -302,12 +319,11 @@ impl Checks {
 
     /// A process hears that its write succeeded.
     pub fn heard(&self, sent: &Sent) {
-        let body = sent.json();
         if sent.method == Method::DELETE
             && sent.path.starts_with("/api/v1/nodes/")
-            && body["dryRun"].is_null()
+            && sent.json()["dryRun"].is_null()
         {
-            self.state.lock().invariants.deleted.insert(deletion(sent, &body));
+            self.state.lock().invariants.deleted.insert(deletion(sent, sent.json()));
         }
     }
 

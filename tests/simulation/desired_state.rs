@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kube_node_api::names::ANNOTATION_VICTIMS;
+use kube_node_api::names::{ANNOTATION_VICTIMS, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE};
 use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -68,7 +68,7 @@ impl DesiredState {
         };
         let draining = names(&has_budget);
         let rolling = names(&|set| has_budget(set) || has_room(set));
-        for node in free {
+        for node in &free {
             let name = name(node);
             if !self.sets.contains_key(&set_of(node)) {
                 return Some(format!("{name} has no set"));
@@ -106,7 +106,17 @@ impl DesiredState {
                 return Some(format!("{set} has {count} Nodes of {replicas}"));
             }
         }
-        let pods = server.objects("", "pods");
+        let (machines, pods): (Vec<_>, Vec<_>) = server
+            .objects("", "pods")
+            .into_iter()
+            .partition(|pod| pod["metadata"]["namespace"] == MACHINE_NAMESPACE);
+        let secrets = server.objects("", "secrets").len();
+        let is_kubemark = nodes.iter().any(|node| node["metadata"]["labels"][LABEL_NODE_CONTROLLER] == "kubemark");
+        // The machine of the refused Node may be gone, and its finalizer not.
+        let wanted = if is_kubemark { free.len()..=nodes.len() } else { 0..=0 };
+        if !wanted.contains(&machines.len()) || !wanted.contains(&secrets) {
+            return Some(format!("{} pods and {secrets} Secrets of {wanted:?} machines", machines.len()));
+        }
         if let Some(pod) = pods.iter().find(|pod| refused.is_none_or(|node| pod["spec"]["nodeName"] != *node))
         {
             return Some(format!("pod {} is left", name(pod)));

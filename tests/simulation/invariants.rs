@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::Method;
-use kube_node_api::names::ANNOTATION_RESUMED_AT;
+use kube_node_api::names::{ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE};
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -29,6 +29,9 @@ const MEMORY: Duration = Duration::from_secs(150);
 
 /// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice.
 const YOUNG: Duration = Duration::from_secs(70);
+
+/// Longest time after which a pod counts as made at once.
+const PROMPT: Duration = Duration::from_millis(100);
 
 /// Path of the Leases of Nodes.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/";
@@ -73,6 +76,8 @@ pub struct Invariants {
     halted: BTreeMap<String, (Value, String)>,
     /// Deletions that each process knows to be accepted: the process, and the UID of the Node.
     pub deleted: BTreeSet<(String, String)>,
+    /// Process that made the pod of each machine at once, by the UID of its Node.
+    machines: BTreeMap<String, String>,
     /// Process that took the finalizer from each Node that is gone.
     finalized: BTreeMap<String, String>,
 }
@@ -159,6 +164,12 @@ impl Invariants {
                     set["metadata"]["deletionTimestamp"].is_null().then_some(set)
                 });
                 user.map(|user| format!("{revision} is deleted, and {} names it", name(user)))
+            }
+            Some("Pod") if after["metadata"]["namespace"] == MACHINE_NAMESPACE => {
+                if let Some(sent) = by.filter(|sent| before.is_none() && sent.at.elapsed() < PROMPT) {
+                    self.machines.insert(node_uid(after), sent.process.clone());
+                }
+                None
             }
             Some("Pod") => {
                 let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
@@ -252,7 +263,10 @@ impl Invariants {
         if before.is_none() && !set.is_empty() {
             // A request that is carried out after its Node was made, and deleted, makes it again: no client can prevent that.
             self.strays.retain(|until| *until > now);
-            if !self.names.insert(node.clone()) {
+            // Nor can a leader prevent one that was on its way when the leader before it lost the Lease.
+            let leads = |sent: &Sent| self.leader.as_ref().is_none_or(|leader| leader.holder == sent.process);
+            let is_late = by.is_some_and(|sent| by_us && !leads(sent));
+            if !self.names.insert(node.clone()) || is_late {
                 self.strays.push(now + MEMORY);
             }
             let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
@@ -264,6 +278,7 @@ impl Invariants {
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()
                 && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
                 && is_elected
+                && !is_late
                 && other != node
                 && nodes.iter().any(|one| name(one) == other)
             {
@@ -276,6 +291,14 @@ impl Invariants {
             self.cidrs.retain(|_, owner| *owner != node);
             self.finalized.extend(by.filter(|_| by_us).map(|sent| (node.clone(), sent.process.clone())));
             let pods = server.objects("", "pods");
+            let uid = after["metadata"]["uid"].as_str().unwrap_or_default();
+            // A pod that another process made, or that was made after its client gave up, may be unknown to this one.
+            let made_by = self.machines.remove(uid);
+            if by.is_some_and(|sent| by_us && made_by.as_ref() == Some(&sent.process))
+                && pods.iter().any(|pod| node_uid(pod) == uid)
+            {
+                return Some(format!("{node} goes, and its machine is there"));
+            }
             let left = pods.iter().find(|pod| {
                 pod["spec"]["nodeName"] == node.as_str()
                     && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
@@ -341,6 +364,11 @@ impl Invariants {
         }
         None
     }
+}
+
+/// UID of the Node whose machine a pod is.
+fn node_uid(pod: &Value) -> String {
+    pod["metadata"]["labels"][LABEL_NODE_UID].as_str().unwrap_or_default().to_owned()
 }
 
 /// Returns true if a Node counts for the budget of its set.

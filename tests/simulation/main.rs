@@ -16,6 +16,7 @@ mod checks;
 mod desired_state;
 mod faults;
 mod invariants;
+mod kubemark;
 mod network;
 mod objects;
 mod others;

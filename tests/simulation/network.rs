@@ -87,7 +87,8 @@ impl Network {
         self.shared.killed.notified().await;
     }
 
-    fn is_dead(&self) -> bool {
+    /// Returns true if the process was killed.
+    pub fn is_dead(&self) -> bool {
         self.shared.state.lock().is_dead
     }
 
@@ -120,13 +121,7 @@ impl Network {
         let is_write = head.method != Method::GET && !head.uri.path().contains("/apis/auth");
         let body = body.collect_bytes().await.map_err(io::Error::other)?;
         let shared = &self.shared;
-        let sent = Sent {
-            process: shared.process.clone(),
-            method: head.method.clone(),
-            path: head.uri.path().to_owned(),
-            body: body.clone(),
-            at: Instant::now(),
-        };
+        let sent = Sent::new(&shared.process, &head.method, head.uri.path(), body.clone());
         if is_write {
             shared.checks.sent(&shared.server, &sent);
         }

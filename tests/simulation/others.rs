@@ -116,7 +116,7 @@ impl Others {
             let path = format!("/apis/policy/v1/namespaces/default/poddisruptionbudgets/{}", name(&budget));
             self.call(Method::DELETE, &path, &Value::Null);
         }
-        for pod in self.server.objects("", "pods").iter().filter(|pod| !is_leaving(pod)) {
+        for pod in self.all_pods().iter().filter(|pod| !is_leaving(pod)) {
             self.delete_pod(pod, None);
         }
     }
@@ -131,8 +131,14 @@ impl Others {
         sleep(Duration::from_secs(1)).await;
     }
 
-    fn pods(&self, application: &str) -> Vec<Arc<Value>> {
+    /// Pods of applications.
+    fn all_pods(&self) -> Vec<Arc<Value>> {
         let pods = self.server.objects("", "pods").into_iter();
+        pods.filter(|pod| pod["metadata"]["namespace"] == "default").collect()
+    }
+
+    fn pods(&self, application: &str) -> Vec<Arc<Value>> {
+        let pods = self.all_pods().into_iter();
         pods.filter(|pod| pod["metadata"]["labels"]["app"] == application).collect()
     }
 
@@ -177,7 +183,7 @@ impl Others {
     }
 
     fn schedule(&self) {
-        let pods = self.server.objects("", "pods");
+        let pods = self.all_pods();
         let nodes = self.server.objects("", "nodes");
         let mut load: BTreeMap<String, usize> = nodes
             .iter()
@@ -258,7 +264,7 @@ impl Others {
         }
         let lost = self.unknown.iter().filter(|(_, since)| since.elapsed() > TOLERATION);
         let lost: BTreeSet<&String> = lost.map(|(node, _)| node).collect();
-        for pod in self.server.objects("", "pods") {
+        for pod in self.all_pods() {
             let on = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
             if lost.contains(&on) && !is_leaving(&pod) {
                 self.delete_pod(&pod, None);
@@ -269,7 +275,7 @@ impl Others {
     fn collect(&mut self) {
         let nodes: BTreeSet<String> =
             self.server.objects("", "nodes").iter().map(|node| name(node)).collect();
-        let pods = self.server.objects("", "pods");
+        let pods = self.all_pods();
         let names: BTreeSet<String> = pods.iter().map(|pod| name(pod)).collect();
         self.missing.retain(|pod, _| names.contains(pod));
         for pod in pods {
@@ -320,7 +326,7 @@ impl Others {
         let is_lost = |node: &Value| !is_ready(node) && taints(node).any(|key| key == OUT_OF_SERVICE);
         let lost: BTreeSet<String> =
             nodes.iter().filter(|node| is_lost(node)).map(|node| name(node)).collect();
-        for pod in self.server.objects("", "pods") {
+        for pod in self.all_pods() {
             if pod["spec"]["nodeName"].as_str().is_some_and(|node| lost.contains(node)) {
                 self.delete_pod(&pod, is_leaving(&pod).then_some(0));
             }
@@ -333,6 +339,6 @@ impl Others {
     }
 }
 
-fn is_leaving(object: &Value) -> bool {
+pub fn is_leaving(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }

@@ -22,6 +22,7 @@ use crate::{
     checks::{Checks, Entry},
     desired_state::DesiredState,
     faults::{AtScaleRequest, Fault, Faults},
+    kubemark::{HostingCluster, lose_machine},
     objects::name,
     others::Others,
     process::{self, GROUP, Host, Program},
@@ -92,7 +93,7 @@ impl Schedule {
         let until = begun + Duration::from_secs(self.active + 10);
         let faults = Arc::new(Faults::new(self, until));
         let mut others = Others::new(server.clone(), Arc::clone(&checks));
-        for name in ["kube-system", "kube-node-lease", "kube-node-system", "default"] {
+        for name in ["kube-system", "kube-node-lease", "kube-node-system", "kubemark", "default"] {
             others.call(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
         }
         let account = json!({ "metadata": { "name": OPERATOR_SERVICE_ACCOUNT } });
@@ -166,6 +167,7 @@ impl Schedule {
         let mut wanted = DesiredState::default();
         others.call(Method::POST, CLASSES, &self.class(&wanted));
         let mut actions = self.actions.iter().peekable();
+        let mut hosting = HostingCluster::new(cluster.clone());
         let mut settled: Option<(Instant, Option<u64>)> = None;
         let before = reconciliations::count();
         let end = faults.until + SETTLES + if self.scaling.is_some() { SCALES } else { Duration::ZERO };
@@ -182,11 +184,14 @@ impl Schedule {
             if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
                 server.compact();
             }
+            hosting.work(others);
             others.work().await;
             cluster.check_caches(false);
             checks.count_reconciliations(reconciliations::count() - before);
             let is_served = hosts.iter().all(|host| !host.was_away_within(LONGEST_TIMEOUT));
-            if is_served && faults.is_over_for(LONGEST_TIMEOUT) && faults.refused().is_none() {
+            // A machine in a pod renews its Lease itself.
+            let is_ours = !self.kubemark && is_served;
+            if is_ours && faults.is_over_for(LONGEST_TIMEOUT) && faults.refused().is_none() {
                 checks.watch_leases(server);
             }
             if !is_over {
@@ -334,6 +339,7 @@ impl Schedule {
                 host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
             }
             Action::RestartAutoscaler => restarted.notify_waiters(),
+            Action::LoseMachine(n, ends) => lose_machine(others, &cluster.server, *n, *ends),
             Action::Need(needed) => {
                 cluster.checks.scaling().need(*needed);
                 let (min, max) = self.scaling.unwrap_or_default();
@@ -384,7 +390,7 @@ impl Schedule {
         // More than there is.
         let reserved = json!({ "cpu": if spoiled.is_some() { "5" } else { "0" } });
         json!({ "metadata": { "name": "small" }, "spec": {
-            "nodeController": "hollow", "hollow": hollow, "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+            "nodeController": if self.kubemark { "kubemark" } else { "hollow" }, "hollow": hollow, "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
             "reserved": reserved,
             "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
             "template": {

@@ -51,6 +51,7 @@ impl Scenario {
             operators: self.operators,
             elects: true,
             workers: 0,
+            kubemark: false,
             surge: 1,
             unavailable: 0,
             scaling: None,

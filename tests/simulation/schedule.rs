@@ -65,6 +65,8 @@ pub enum Action {
     Need(i32),
     /// cluster-autoscaler is restarted.
     RestartAutoscaler,
+    /// The pod of the n-th kubemark machine is deleted by force, or (true) it ends.
+    LoseMachine(usize, bool),
 }
 
 /// All that decides about a run.
@@ -77,6 +79,8 @@ pub struct Schedule {
     pub elects: bool,
     /// Workers that run the machines in the operators' place; none: the operators run them.
     pub workers: usize,
+    /// True if each machine is a pod.
+    pub kubemark: bool,
     pub surge: u64,
     pub unavailable: u64,
     /// Least and most replicas of the set that cluster-autoscaler scales; None: it does not run.
@@ -95,11 +99,12 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators (election {}), {} workers, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
+            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
             self.seed,
             self.operators,
             self.elects,
             self.workers,
+            self.kubemark,
             self.surge,
             self.unavailable,
             self.scaling,
@@ -147,12 +152,14 @@ impl Schedule {
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
-        let (elects, workers, scaling, single, storm, active) = (true, 0, None, None, false, ACTIVE);
+        let (elects, workers, kubemark) = (true, 0, false);
+        let (scaling, single, storm, active) = (None, None, false, ACTIVE);
         let all = Self {
             seed,
             operators,
             elects,
             workers,
+            kubemark,
             surge,
             unavailable,
             scaling,
@@ -164,6 +171,7 @@ impl Schedule {
         };
         all.scaled_by_autoscaler()
             .with_workers()
+            .with_kubemark()
             .with_stops()
             .with_storm()
             .with_refusal_in_the_end()
@@ -364,6 +372,18 @@ impl Schedule {
                 _ => Action::Kill(host),
             };
             self.actions.push((5 + random.number() % ACTIVE, action));
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// In a sixth of the schedules without workers, makes each machine a pod. The draws are apart from the others.
+    fn with_kubemark(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(16) ^ 0x40de);
+        self.kubemark = self.workers == 0 && random.number().is_multiple_of(6);
+        for _ in 0..if self.kubemark { random.below(4) } else { 0 } {
+            let lose = Action::LoseMachine(random.below(6), random.number().is_multiple_of(2));
+            self.actions.push((5 + random.number() % ACTIVE, lose));
         }
         self.actions.sort_by_key(|(at, _)| *at);
         self

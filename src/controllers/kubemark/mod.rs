@@ -96,7 +96,7 @@ pub struct KubemarkProvider {
     nodes: Arc<Cache<NodeView>>,
     classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
-    /// Expiry of the token in each machine's Secret, by UID.
+    /// Expiry of the token in the Secret of each machine that this process has made, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
@@ -127,7 +127,11 @@ impl Provider for KubemarkProvider {
     }
 
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
-        Ok(self.find(id)?.map(|(cluster, pod)| existing(&cluster, &pod)))
+        let found = match self.find(id)? {
+            None => in_time(self.find_unseen(id)).await?,
+            found => found,
+        };
+        Ok(found.map(|(cluster, pod)| existing(&cluster, &pod)))
     }
 
     async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
@@ -190,6 +194,20 @@ impl KubemarkProvider {
         let Some(node) = self.nodes.get(&id.node).filter(|node| node.uid == id.uid) else { return Ok(None) };
         self.cluster_of(&node).machines()?;
         Ok(None)
+    }
+
+    /// The pod of a machine that this process has made, while no watch shows it: its Node must not go before it.
+    async fn find_unseen(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
+        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid);
+        let Some(node) = node.filter(|_| self.tokens.lock().contains_key(&id.uid)) else { return Ok(None) };
+        let cluster = self.cluster_of(&node);
+        let own = ListParams::default().labels(&format!("{}={}", names::LABEL_NODE_UID, id.uid));
+        let pods = cluster.api::<Pod>()?.list(&own).await.map_err(refused)?.into_iter().map(MachinePod::from);
+        let Some(pod) = pods.min_by_key(|pod| pod.leaving) else {
+            self.tokens.lock().remove(&id.uid);
+            return Ok(None);
+        };
+        Ok(Some((cluster, Arc::new(pod))))
     }
 
     fn cluster_of(&self, node: &NodeView) -> Arc<HostingCluster> {
@@ -280,9 +298,9 @@ impl KubemarkProvider {
     }
 
     async fn delete_pods(&self, id: &MachineId) -> Result<(), ProviderError> {
-        self.tokens.lock().remove(&id.uid);
         let mut failed = None;
         for (cluster, pod) in self.clusters.pods_of(&id.uid) {
+            self.tokens.lock().remove(&id.uid);
             // A pod that cannot be deleted protects no other one, here or in another cluster.
             failed = delete_pod(&cluster, &pod).await.err().or(failed);
         }

@@ -42,9 +42,18 @@ impl NodeController {
         let known: Vec<drain::Pod> =
             self.context.pods.by_index(&node.name).iter().map(|pod| drained(pod)).collect();
         let mut drain = self.plan(node, &known);
-        if has_machine && drain.is_done() {
-            // The cache may lag behind the cordon: a list confirms that no pod is left.
+        let is_to_be_confirmed = if has_machine {
+            drain.is_done()
+        } else {
+            drain.bound.is_empty() && !self.empty.lock().contains(&node.uid)
+        };
+        if is_to_be_confirmed {
+            // The cache may lag behind the cordon, or behind pods of a machine that was lost: a list confirms that no pod
+            // is left.
             drain = self.plan(node, &self.listed(node).await?);
+            if drain.bound.is_empty() {
+                self.empty.lock().insert(Arc::clone(&node.uid));
+            }
         }
         let asks_for_volumes = if has_machine {
             drain.awaits_volumes

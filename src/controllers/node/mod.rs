@@ -11,7 +11,7 @@ mod status;
 mod sweep;
 mod writes;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -65,6 +65,8 @@ pub struct NodeController {
     writes: Writes,
     lease_renewals: LeaseRenewals,
     attachments: Attachments,
+    /// UIDs of leaving Nodes to which a list showed no pods that have to go.
+    empty: Mutex<HashSet<Arc<str>>>,
     back_offs: Mutex<MachineBackoffs>,
 }
 
@@ -81,6 +83,7 @@ impl NodeController {
             writes: Writes::default(),
             lease_renewals: LeaseRenewals::default(),
             attachments: Attachments::new(context.client.clone()),
+            empty: Mutex::default(),
             back_offs: Mutex::default(),
             context,
         });
@@ -185,6 +188,7 @@ impl EventHandler<NodeView> for NodeController {
         // The finalizer may have been removed by force, and another Node may have the name by now.
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.attachments.forget(&old.uid);
+            self.empty.lock().remove(&old.uid);
             self.lease_renewals.forget(&old.uid);
             self.back_offs.lock().forget(&old.uid);
             self.requests.add(Key::Machine(MachineId::of(old)));

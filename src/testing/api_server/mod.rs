@@ -3,8 +3,9 @@
 //! Inputs: the requests of clients. Outputs: the answers and watches that kube-apiserver and etcd would give, and all
 //! changes in their order. Invariants: no I/O, no thread and no clock but the given one; names and UIDs come from the
 //! seed, so that the same requests in the same order have the same answers. Not served: admission, the validation of
-//! specs, defaults, server-side apply, deletion of collections, garbage collection.
+//! specs, defaults, deletion of collections, garbage collection; server-side apply is served for Secrets alone.
 
+mod apply;
 mod eviction;
 mod kinds;
 mod patch;
@@ -48,6 +49,7 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Media types.
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const APPLY: &str = "application/apply-patch+yaml";
 
 /// The server. Clones share their objects.
 #[derive(Clone)]
@@ -106,6 +108,12 @@ impl ApiServer {
         store.log()[first..].to_vec()
     }
 
+    /// The object of a kind, such as `leases`, with this name.
+    pub fn object(&self, group: &str, plural: &str, namespace: Option<&str>, name: &str) -> Option<Arc<Value>> {
+        let kind = Kind::find(group, plural)?;
+        self.store().get(&(kind, store::key(kind, namespace, name))).cloned()
+    }
+
     /// Objects of a kind, such as `nodes`, in the order of their names.
     pub fn objects(&self, group: &str, plural: &str) -> Vec<Arc<Value>> {
         let Some(kind) = Kind::find(group, plural) else { return Vec::new() };
@@ -122,7 +130,7 @@ impl ApiServer {
         let Target::Objects { kind, namespace, name, subresource } = &call.target else {
             return (404, Arc::default());
         };
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let body = if body.is_null() { Vec::new() } else { json_bytes(body) };
         let place = (namespace.as_deref(), name.as_deref(), subresource.as_deref());
         self.act(&call, *kind, place, &body)
             .unwrap_or_else(|refusal| (refusal.code, Arc::new(refusal.status())))
@@ -176,7 +184,7 @@ impl ApiServer {
                 }
                 let list = self.list(*kind, &filter, call)?;
                 let bytes =
-                    if call.form.protobuf { protobuf::list(&list) } else { list.to_string().into_bytes() };
+                    if call.form.protobuf { protobuf::list(&list) } else { json_bytes(&list) };
                 Ok(response(200, media(call.form), bytes.into()))
             }
             Target::Objects { kind, namespace, name, subresource } => {
@@ -298,6 +306,9 @@ impl ApiServer {
             }
             return write::update(store, key, subresource, new, UpdateKind::Put).map(|new| (200, new));
         }
+        if call.content_type == APPLY && rules.kind == "Secret" {
+            return self.apply(store, key, &parsed(body)?, now);
+        }
         let Some(old) = present else { return Err(Refusal::not_found(&write::qualified(rules), name)) };
         let mut new = if subresource == Some("scale") { scale(&old) } else { Value::clone(&old) };
         match call.content_type.as_str() {
@@ -322,6 +333,25 @@ impl ApiServer {
         let mut scaled = Value::clone(&old);
         scaled["spec"]["replicas"] = new["spec"]["replicas"].clone();
         write::update(store, key, None, scaled, UpdateKind::Patch).map(|new| (200, Arc::new(scale(&new))))
+    }
+
+    fn apply(
+        &self,
+        store: &mut Store,
+        key: &Key,
+        config: &Value,
+        now: Timestamp,
+    ) -> Result<(u16, Arc<Value>), Refusal> {
+        let Some(old) = store.get(key).cloned() else {
+            let made = write::create(store, key.0, config.clone(), (self.uid(), self.suffix()), now)?;
+            store.own(&made, config.clone());
+            return Ok((201, made));
+        };
+        let mut new = Value::clone(&old);
+        let own = apply::apply(&mut new, &store.owned(&old), config);
+        let applied = write::update(store, key, None, new, UpdateKind::Patch)?;
+        store.own(&applied, own);
+        Ok((200, applied))
     }
 
     fn list(&self, kind: usize, filter: &Filter, call: &ApiRequest) -> Result<Value, Refusal> {
@@ -426,8 +456,13 @@ fn refused(refusal: &Refusal, form: Form) -> Response<Body> {
 }
 
 fn encoded(code: u16, object: &Value, form: Form) -> Response<Body> {
-    let bytes = if form.protobuf { protobuf::object(object) } else { object.to_string().into_bytes() };
+    let bytes = if form.protobuf { protobuf::object(object) } else { json_bytes(object) };
     response(code, media(form), bytes.into())
+}
+
+/// Text of a value: twice as fast as `to_string`.
+fn json_bytes(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a value is JSON")
 }
 
 fn response(code: u16, media: &str, body: Body) -> Response<Body> {

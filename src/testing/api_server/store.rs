@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::kinds::KINDS;
+use super::{apply, kinds::KINDS};
 
 /// Position of a kind in [`KINDS`], and `namespace/name` or the name.
 pub type Key = (usize, String);
@@ -36,13 +36,21 @@ pub struct Store {
     compacted: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     log: Vec<Change>,
-    /// Not a `watch` channel: that one wakes its receivers in a random order.
-    changed: Arc<Notify>,
+    /// Fields that belong to the manager that applies alone, by the UID of the object.
+    owned: BTreeMap<String, Value>,
+    /// Revision of the last change of each kind.
+    last: [u64; KINDS.len()],
+    /// Of each kind the last change that is forgotten.
+    forgotten: [u64; KINDS.len()],
+    /// By kind. Not a `watch` channel: that one wakes its receivers in a random order.
+    changed: [Arc<Notify>; KINDS.len()],
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { revision: 1, compacted: 0, objects: BTreeMap::new(), log: Vec::new(), changed: Arc::default() }
+        let (objects, log, owned, changed) = <_>::default();
+        let (last, forgotten) = ([0; KINDS.len()], [0; KINDS.len()]);
+        Self { revision: 1, compacted: 0, objects, log, owned, last, forgotten, changed }
     }
 }
 
@@ -61,17 +69,35 @@ impl Store {
     pub fn compact(&mut self) {
         self.compacted = self.revision;
         self.log.clear();
-        self.changed.notify_waiters();
+        self.forgotten = self.last;
+        for changed in &self.changed {
+            changed.notify_waiters();
+        }
     }
 
-    /// Notified at each change.
-    pub fn changed(&self) -> Arc<Notify> {
-        Arc::clone(&self.changed)
+    /// Returns true if a change of a kind after a revision is forgotten.
+    pub fn has_forgotten(&self, kind: usize, revision: u64) -> bool {
+        revision < self.forgotten[kind]
+    }
+
+    /// Notified at each change of a kind.
+    pub fn changed(&self, kind: usize) -> Arc<Notify> {
+        Arc::clone(&self.changed[kind])
     }
 
     /// An object.
     pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
         self.objects.get(key)
+    }
+
+    /// Fields of an object that belong to the manager that applies alone.
+    pub fn owned(&self, object: &Value) -> Value {
+        self.owned.get(uid(object)).cloned().unwrap_or_default()
+    }
+
+    /// Keeps which fields of an object belong to that manager.
+    pub fn own(&mut self, object: &Value, fields: Value) {
+        self.owned.insert(uid(object).to_owned(), fields);
     }
 
     /// Objects of a kind at present, by key.
@@ -109,6 +135,9 @@ impl Store {
     /// Stores an object as its next version.
     pub fn put(&mut self, kind: usize, object: Value) -> Arc<Value> {
         let key = key_of(kind, &object);
+        if let Some(own) = self.owned.get_mut(uid(&object)) {
+            *own = apply::left(own, &object);
+        }
         let object = self.versioned(object);
         let before = self.objects.insert(key, Arc::clone(&object));
         self.record(Change {
@@ -124,6 +153,7 @@ impl Store {
     /// Removes an object; returns its last state.
     pub fn remove(&mut self, kind: usize, last: Value) -> Arc<Value> {
         let before = self.objects.remove(&key_of(kind, &last));
+        self.owned.remove(uid(&last));
         let last = self.versioned(last);
         self.record(Change {
             revision: self.revision,
@@ -142,9 +172,15 @@ impl Store {
     }
 
     fn record(&mut self, change: Change) {
+        let kind = change.kind;
+        self.last[kind] = change.revision;
         self.log.push(change);
-        self.changed.notify_waiters();
+        self.changed[kind].notify_waiters();
     }
+}
+
+fn uid(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
 /// Key of an object.

@@ -84,13 +84,16 @@ pub fn start(
         let end = watch.bookmark(store.revision(), true);
         watch.push("BOOKMARK", &end);
     }
+    if watch.sent < store.compacted() {
+        watch.expire(store.compacted());
+    }
     drop(store);
     Ok(stream::unfold(watch, async |mut watch| Some((Ok(watch.next().await?), watch))))
 }
 
 impl Watch {
     async fn next(&mut self) -> Option<Bytes> {
-        let changed = self.server.store().changed();
+        let changed = self.server.store().changed(self.kind);
         loop {
             if let Some(frame) = self.queued.pop_front() {
                 return Some(frame);
@@ -112,6 +115,9 @@ impl Watch {
                         return None;
                     }
                     self.bookmark = Some(Instant::now() + BOOKMARKS);
+                    if self.advance() {
+                        continue;
+                    }
                     let bookmark = self.bookmark(self.sent, false);
                     self.push("BOOKMARK", &bookmark);
                 }
@@ -123,16 +129,20 @@ impl Watch {
     fn advance(&mut self) -> bool {
         let server = self.server.clone();
         let store = server.store();
-        if self.sent < store.compacted() {
-            let (sent, compacted) = (self.sent, store.compacted());
-            let refusal = Refusal::expired(format!("too old resource version: {sent} ({compacted})"));
-            self.push("ERROR", &refusal.status());
-            self.is_over = true;
+        if store.has_forgotten(self.kind, self.sent) {
+            self.expire(store.compacted());
             return true;
         }
         self.queue_changes(&store);
         self.sent = store.revision();
         !self.queued.is_empty()
+    }
+
+    /// Ends the watch with an error event: changes are missing.
+    fn expire(&mut self, compacted: u64) {
+        let refusal = Refusal::expired(format!("too old resource version: {} ({compacted})", self.sent));
+        self.push("ERROR", &refusal.status());
+        self.is_over = true;
     }
 
     fn queue_changes(&mut self, store: &Store) {
@@ -171,7 +181,8 @@ impl Watch {
         self.queued.push_back(if self.form.protobuf {
             protobuf::frame(kind, &object).into()
         } else {
-            format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
+            let object = super::json_bytes(&object);
+            [b"{\"type\":\"", kind.as_bytes(), b"\",\"object\":", &object[..], b"}\n"].concat().into()
         });
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::ByteString;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -96,6 +97,7 @@ pub fn create(
         _ if rules.status => drop(object.as_object_mut().map(|object| object.remove("status"))),
         _ => {}
     }
+    encode_string_data(rules, &mut object);
     let key = key_of(kind, &object);
     if store.get(&key).is_some() {
         let message = format!("{} \"{name}\" already exists", qualified(rules));
@@ -144,6 +146,7 @@ pub fn update(
         _ => {}
     }
     restrict(rules, subresource, &old, &mut new);
+    encode_string_data(rules, &mut new);
     keep_metadata(&old, &mut new, subresource.is_none());
     let (before, after) = (list(&old, "finalizers"), list(&new, "finalizers").to_vec());
     let is_leaving = !old["metadata"]["deletionTimestamp"].is_null();
@@ -296,6 +299,17 @@ fn keep_metadata(old: &Value, new: &mut Value, own: bool) {
         if is_empty {
             set(new, field, Value::Null);
         }
+    }
+}
+
+/// The data that a Secret was given as text.
+fn encode_string_data(rules: &Kind, object: &mut Value) {
+    let Some(object) = object.as_object_mut().filter(|_| rules.kind == "Secret") else { return };
+    let Some(Value::Object(texts)) = object.remove("stringData") else { return };
+    let data = object.entry("data").or_insert_with(|| json!({}));
+    for (key, text) in texts {
+        let bytes = text.as_str().unwrap_or_default().as_bytes().to_vec();
+        data[key] = json!(ByteString(bytes));
     }
 }
 
