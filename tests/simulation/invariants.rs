@@ -272,7 +272,7 @@ impl Invariants {
             let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
             // Without an election, nothing keeps back the creations of a process that was killed.
             let is_elected = self.leader.is_some();
-            if is_elected && count > most {
+            if by_us && is_elected && count > most {
                 return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
             }
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()
