@@ -266,7 +266,8 @@ impl Invariants {
             // Nor can a leader prevent one that was on its way when the leader before it lost the Lease.
             let leads = |sent: &Sent| self.leader.as_ref().is_none_or(|leader| leader.holder == sent.process);
             let is_late = by.is_some_and(|sent| by_us && !leads(sent));
-            if !self.names.insert(node.clone()) || is_late {
+            let is_stray = !self.names.insert(node.clone()) || is_late;
+            if is_stray {
                 self.strays.push(now + MEMORY);
             }
             let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
@@ -278,7 +279,7 @@ impl Invariants {
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()
                 && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
                 && is_elected
-                && !is_late
+                && !is_stray
                 && other != node
                 && nodes.iter().any(|one| name(one) == other)
             {
