@@ -8,7 +8,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use kube_ext::environment::{self, Environment, within};
-use kube_node_api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_controllers::{Access, ProviderIdPrefix};
 use kube_node_operator::{Caches, Options};
 use kube_node_testing::{api_server::ApiServer, seeds, simulated_time::SimulatedTime};
@@ -92,6 +92,7 @@ async fn run(client: Client) {
         admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
         pod_cidrs: None,
         provider_id_prefix: ProviderIdPrefix::Provider,
+        machine_namespace: names::MACHINE_NAMESPACE.to_owned(),
         machine_image: String::new(),
         machine_api_server: None,
         insecure_credentials: false,

@@ -111,7 +111,8 @@ impl DesiredState {
             .into_iter()
             .partition(|pod| pod["metadata"]["namespace"] == MACHINE_NAMESPACE);
         let secrets = server.objects("", "secrets").len();
-        let is_kubemark = nodes.iter().any(|node| node["metadata"]["labels"][LABEL_NODE_CONTROLLER] == "kubemark");
+        let is_kubemark =
+            nodes.iter().any(|node| node["metadata"]["labels"][LABEL_NODE_CONTROLLER] == "kubemark");
         // The machine of the refused Node may be gone, and its finalizer not.
         let wanted = if is_kubemark { free.len()..=nodes.len() } else { 0..=0 };
         if !wanted.contains(&machines.len()) || !wanted.contains(&secrets) {

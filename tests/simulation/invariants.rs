@@ -62,6 +62,8 @@ pub struct Invariants {
     excused: BTreeMap<String, Instant>,
     /// Observed generation of each set, and when the set changed last.
     observed: BTreeMap<String, (i64, Instant)>,
+    /// Rollout in each set's status, as its operator wrote it last.
+    rollouts: BTreeMap<String, Value>,
     /// Names of all Nodes so far.
     names: BTreeSet<String>,
     /// Until when a Node counts that a request of before made a second time.
@@ -100,7 +102,7 @@ impl Invariants {
                 }
                 let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
                 let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                let (last, changed) = self.observed.insert(uid, (observed, now)).unwrap_or((0, now));
+                let (last, changed) = self.observed.insert(uid.clone(), (observed, now)).unwrap_or((0, now));
                 if observed < last {
                     return Some(format!("observedGeneration goes back from {last} to {observed}"));
                 }
@@ -111,8 +113,15 @@ impl Invariants {
                     }
                     return None;
                 }
-                self.check_halt(after)
-                    .or_else(|| rollout_goes_back(&before?["status"]["rollout"], &after["status"]["rollout"]))
+                let halt = self.check_halt(after);
+                let (old, new) = (&before?["status"]["rollout"], &after["status"]["rollout"]);
+                if old == new {
+                    return halt;
+                }
+                // What such a request has brought back is replaced by what the operator knows, or is all that the next one
+                // knows.
+                let last = self.rollouts.insert(uid, new.clone()).unwrap_or_default();
+                halt.or_else(|| rollout_goes_back(&last, new).and_then(|_| rollout_goes_back(old, new)))
             }
             Some("Node") => self.check_node(server, change, before, by),
             Some("Lease") if name(after) == "kube-node-operator" => {

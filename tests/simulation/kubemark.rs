@@ -209,15 +209,14 @@ fn certificate_request(machine: &MachineDescription) -> CertificateSigningReques
         "signerName": SIGNER,
         "usages": USAGES,
         "expirationSeconds": LIFETIME_MAX.as_secs(),
-        "username": Account::Kubemark.user(),
+        "username": Account::Kubemark.user(MACHINE_NAMESPACE),
         "groups": ["system:serviceaccounts", "system:authenticated"],
         "extra": {
             "authentication.kubernetes.io/node-name": [machine.node],
             "authentication.kubernetes.io/node-uid": [machine.uid],
         },
     });
-    let metadata =
-        ObjectMeta { generate_name: Some(format!("{}-", machine.node)), ..ObjectMeta::default() };
+    let metadata = ObjectMeta { generate_name: Some(format!("{}-", machine.node)), ..ObjectMeta::default() };
     CertificateSigningRequest { metadata, spec: serde_json::from_value(spec).unwrap(), status: None }
 }
 
@@ -227,7 +226,8 @@ fn sign(others: &Others, server: &ApiServer) {
         let conditions = csr["status"]["conditions"].as_array().into_iter().flatten();
         let is_approved = conditions.into_iter().any(|one| one["type"] == "Approved");
         if is_approved && csr["status"]["certificate"].is_null() {
-            let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{}/status", name(&csr));
+            let path =
+                format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{}/status", name(&csr));
             let status = json!({ "status": { "certificate": ByteString(b"a certificate".to_vec()) } });
             others.call(Method::PATCH, &path, &status);
         }
@@ -243,8 +243,7 @@ async fn run(
     server: &ApiServer,
 ) {
     let (nodes, pods): (Arc<Cache<NodeView>>, Arc<Cache<PodView>>) = <_>::default();
-    let (hollow, kubelets) =
-        Hollow::new(client.clone(), &nodes, &pods, RESTART, &Registry::new()).unwrap();
+    let (hollow, kubelets) = Hollow::new(client.clone(), &nodes, &pods, RESTART, &Registry::new()).unwrap();
     let (node, uid) = (description.node.clone(), description.uid.clone());
     let address = Ipv4Addr::from(0x0a40_0000 + u32::try_from(number).unwrap());
     hollow.create(MachineSpec::new(description, Some(address), settings.clone()), None);
@@ -255,9 +254,9 @@ async fn run(
         let mut last = settings;
         loop {
             sleep(Duration::from_secs(1)).await;
-            let pods = machine_pods(server);
-            let own = pods.iter().find(|one| name(one) == pod);
-            let text = own.and_then(|pod| pod["metadata"]["annotations"][ANNOTATION_SETTINGS].as_str());
+            let own = server.object("", "pods", Some(MACHINE_NAMESPACE), &pod);
+            let text =
+                own.as_ref().and_then(|pod| pod["metadata"]["annotations"][ANNOTATION_SETTINGS].as_str());
             let Some(settings) = text.and_then(|text| serde_json::from_str(text).ok()) else { continue };
             if settings != last {
                 hollow.update(&uid, MachineSettings::clone(&settings));

@@ -17,7 +17,11 @@ use std::{
 use axum::body::Body;
 use futures::{StreamExt, future::BoxFuture, stream};
 use http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE};
-use kube_node_testing::api_server::{ApiServer, Random};
+use kube_ext::environment::{Environment, within};
+use kube_node_testing::{
+    api_server::{ApiServer, Random},
+    simulated_time::SimulatedTime,
+};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
@@ -170,14 +174,16 @@ impl Network {
         let request = Request::from_parts(head, kube::client::Body::from(body.to_vec()));
         if let Some(Fault::DoneLater) = fault {
             let (other, late) = (self.clone(), up_to(&mut draws, CLIENT_TIMEOUT));
-            kube_ext::environment::spawn(async move {
+            // On its way, it does not stop with the process.
+            let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(shared.faults.seed));
+            tokio::spawn(within(time, async move {
                 if at_scale_request == Some(AtScaleRequest::Kill) {
                     let _ = timeout(CLIENT_TIMEOUT, other.shared.faults.overtaken.notified()).await;
                 } else {
                     sleep(late).await;
                 }
                 other.serve(request, &sent).await;
-            });
+            }));
             if at_scale_request == Some(AtScaleRequest::Kill) {
                 self.kill();
                 self.alive().await;

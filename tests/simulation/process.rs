@@ -10,7 +10,7 @@ use kube_ext::{
     environment::{Environment, within},
     leader::{ElectionOptions, Timing},
 };
-use kube_node_api::names::LABEL_HOLLOW_HOSTS;
+use kube_node_api::names::{LABEL_HOLLOW_HOSTS, MACHINE_NAMESPACE};
 use kube_node_controllers::{
     Access, ProviderIdPrefix,
     autoscaler::{self, Address, InProcess},
@@ -188,6 +188,7 @@ fn worker(client: Client, identity: String, number: usize) -> host::Options {
         endpoints: None,
         max_machines: 1_000,
         namespace: NAMESPACE.to_owned(),
+        machine_namespace: MACHINE_NAMESPACE.to_owned(),
         group: GROUP.to_owned(),
         admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
         presence: ElectionOptions {
@@ -212,6 +213,7 @@ fn options(client: Client, identity: String, service: InProcess) -> Options {
         endpoints: None,
         max_machines: 1_000,
         namespace: NAMESPACE.to_owned(),
+        machine_namespace: MACHINE_NAMESPACE.to_owned(),
         admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
         pod_cidrs: range,
         provider_id_prefix: ProviderIdPrefix::Provider,

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt, StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use http::Method;
 use kube_ext::environment::{Environment, within};
 use kube_node_api::names::{OPERATOR_NAMESPACE, OPERATOR_SERVICE_ACCOUNT};
@@ -113,26 +114,26 @@ impl Schedule {
         self.expect(&mut checks.scaling());
         let restarted = Arc::new(Notify::new());
         let autoscaler = ClusterAutoscaler::new(cluster.clone(), Arc::clone(&restarted));
-        let scaled = async {
-            match self.scaling {
-                Some(_) => autoscaler.keep_running().await,
-                None => std::future::pending().await,
-            }
-        };
-        let processes = hosts
+        // Each is polled only if it was woken: there are several of them, and they are deep.
+        let mut all: FuturesUnordered<LocalBoxFuture<'_, Option<&str>>> = hosts
             .iter()
             .enumerate()
             .map(|(number, host)| {
                 let program = if number < self.operators { Program::Operator } else { Program::Worker };
-                process::keep_running(cluster.clone(), (program, number), Arc::clone(host))
+                let runs = process::keep_running(cluster.clone(), (program, number), Arc::clone(host));
+                runs.map(|()| Some("a process is not started again")).boxed_local()
             })
-            .collect::<Vec<_>>();
-        tokio::select! {
-            biased;
-            _ = futures::future::join_all(processes) => checks.violate("no process is started again"),
-            () = scaled => checks.violate("cluster-autoscaler is not started again"),
-            () = self.live(&mut others, &cluster, &hosts, &restarted) => {}
+            .collect();
+        if self.scaling.is_some() {
+            let runs = autoscaler.keep_running();
+            all.push(runs.map(|()| Some("cluster-autoscaler is not started again")).boxed_local());
         }
+        let live = self.live(&mut others, &cluster, &hosts, &restarted);
+        all.push(live.map(|()| None).boxed_local());
+        if let Some(Some(violation)) = all.next().await {
+            checks.violate(violation);
+        }
+        drop(all);
         RunResult {
             log: checks.log(),
             requests: checks.requests(),
@@ -170,7 +171,9 @@ impl Schedule {
         let mut hosting = HostingCluster::new(cluster.clone());
         let mut settled: Option<(Instant, Option<u64>)> = None;
         let before = reconciliations::count();
-        let end = faults.until + SETTLES + if self.scaling.is_some() { SCALES } else { Duration::ZERO };
+        let last = self.actions.last().map_or(0, |(at, _)| *at);
+        let quiet = faults.until.max(*begun + Duration::from_secs(last));
+        let end = quiet + SETTLES + if self.scaling.is_some() { SCALES } else { Duration::ZERO };
         while checks.violation().is_none() {
             let now = begun.elapsed();
             while let Some((_, action)) = actions.next_if(|(at, _)| Duration::from_secs(*at) <= now) {

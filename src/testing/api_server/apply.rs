@@ -42,11 +42,8 @@ fn withdraw(object: &mut Value, own: &Value, config: &Value) {
         if is_map {
             withdraw(present, own, &config[key]);
         }
-        let is_gone = if is_map {
-            present.as_object().is_some_and(Map::is_empty)
-        } else {
-            config.get(key).is_none()
-        };
+        let is_gone =
+            if is_map { present.as_object().is_some_and(Map::is_empty) } else { config.get(key).is_none() };
         if is_gone {
             object.remove(key);
         }

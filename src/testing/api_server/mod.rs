@@ -109,7 +109,13 @@ impl ApiServer {
     }
 
     /// The object of a kind, such as `leases`, with this name.
-    pub fn object(&self, group: &str, plural: &str, namespace: Option<&str>, name: &str) -> Option<Arc<Value>> {
+    pub fn object(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>> {
         let kind = Kind::find(group, plural)?;
         self.store().get(&(kind, store::key(kind, namespace, name))).cloned()
     }
@@ -183,8 +189,7 @@ impl ApiServer {
                     return Ok(response(200, media, Body::from_stream(stream)));
                 }
                 let list = self.list(*kind, &filter, call)?;
-                let bytes =
-                    if call.form.protobuf { protobuf::list(&list) } else { json_bytes(&list) };
+                let bytes = if call.form.protobuf { protobuf::list(&list) } else { json_bytes(&list) };
                 Ok(response(200, media(call.form), bytes.into()))
             }
             Target::Objects { kind, namespace, name, subresource } => {
@@ -298,9 +303,7 @@ impl ApiServer {
                     return Err(Refusal::conflict(&write::qualified(rules), name, why));
                 }
                 new["metadata"]["resourceVersion"] = Value::Null;
-                if let Some((namespace, _)) = key.1.split_once('/') {
-                    new["metadata"]["namespace"] = json!(namespace);
-                }
+                set_namespace(&mut new, key);
                 let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
                 return Ok((201, made));
             }
@@ -343,7 +346,9 @@ impl ApiServer {
         now: Timestamp,
     ) -> Result<(u16, Arc<Value>), Refusal> {
         let Some(old) = store.get(key).cloned() else {
-            let made = write::create(store, key.0, config.clone(), (self.uid(), self.suffix()), now)?;
+            let mut new = config.clone();
+            set_namespace(&mut new, key);
+            let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
             store.own(&made, config.clone());
             return Ok((201, made));
         };
@@ -437,6 +442,13 @@ fn json_of(call: &ApiRequest, body: &[u8]) -> Result<Value, Refusal> {
 
 fn parsed(body: &[u8]) -> Result<Value, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::bad(error.to_string()))
+}
+
+/// Gives an object the namespace of the request's path.
+fn set_namespace(object: &mut Value, key: &Key) {
+    if let Some((namespace, _)) = key.1.split_once('/') {
+        object["metadata"]["namespace"] = json!(namespace);
+    }
 }
 
 fn not_allowed() -> Refusal {
