@@ -1,17 +1,18 @@
-//! Converts one provider configuration to a NodeClass and lists what a NodeClass cannot express. No I/O.
+//! Rules for a provider configuration: what becomes of it in a NodeClass. No I/O.
 //!
 //! The fields mean what the README of the Cluster API kubemark provider says; kube-node has the same semantics.
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_node_api::{GoDuration, quantity};
 use local_cluster::binaries::KUBERNETES_VERSION;
 use serde_json::{Value, json};
 
-use super::fields::{KNOWN, advice};
-use crate::manifest::object;
+use super::{
+    document::CONFIG,
+    ledger::{Ledger, Path},
+    machines::left_out,
+    values::{amount, duration, flag},
+};
+use crate::hollow_nodes::has_tag;
 
-/// Kind of a provider configuration.
-const KIND: &str = "KubemarkMachineProviderConfig";
 /// API version of a provider configuration.
 const API_VERSION: &str = "kubemarkproviderconfig.k8s.io/v1alpha1";
 /// Capacity that kubemark reports by default (pkg/kubemark, cadvisor's fake).
@@ -19,162 +20,97 @@ const DEFAULT_CPU: &str = "1";
 const DEFAULT_MEMORY: &str = "3840Mi";
 const DEFAULT_PODS: &str = "110";
 
-/// A conversion, and its result in the end.
-#[derive(Debug)]
-pub(super) struct Conversion<'a> {
-    config: &'a Value,
-    /// The NodeClass.
-    pub(super) class: Value,
-    /// Settings that were not converted, each with what to write instead.
-    pub(super) lost: Vec<String>,
-    /// Further remarks.
-    pub(super) notes: Vec<String>,
+/// Places the configuration at this path in a NodeClass.
+pub(super) fn convert(ledger: &mut Ledger, config: &Path, class: &mut Value) {
+    ledger.same(&config.at("kind"), &json!(CONFIG));
+    if !ledger.same(&config.at("apiVersion"), &json!(API_VERSION))
+        && let Some(other) = ledger.get(&config.at("apiVersion")).cloned()
+    {
+        ledger.without_effect(&config.at("apiVersion"), &format!("{other} is read as {API_VERSION}"));
+    }
+    left_out(ledger, &config.at("metadata"));
+    ledger.place(&config.at("numCores"), class, "spec.capacity.cpu", |value| amount(value, "4"));
+    ledger.place(&config.at("memoryCapacity"), class, "spec.capacity.memory", |value| amount(value, "16Gi"));
+    for (resource, default) in [("cpu", DEFAULT_CPU), ("memory", DEFAULT_MEMORY)] {
+        let amount = &mut class["spec"]["capacity"][resource];
+        if amount.is_null() {
+            *amount = json!(default);
+            ledger.note(format!("spec.capacity.{resource} is {default}, kubemark's own default"));
+        }
+    }
+    class["spec"]["capacity"]["pods"] = json!(DEFAULT_PODS);
+    ledger.place(&config.at("deletionTimeout"), class, "spec.deletionTimeout", duration);
+    failures(ledger, config, class);
+    image(ledger, config, class);
 }
 
-/// All configurations in a document, including those inside machines.
-pub(super) fn find(document: &Value) -> Vec<&Value> {
-    match document {
-        Value::Object(object) if object.get("kind").is_some_and(|kind| kind == KIND) => vec![document],
-        Value::Object(object) => object.values().flat_map(find).collect(),
-        Value::Array(items) => items.iter().flat_map(find).collect(),
-        _ => Vec::new(),
+/// Places the fault injection as a whole, or not at all.
+fn failures(ledger: &mut Ledger, config: &Path, class: &mut Value) {
+    let [unhealthy, healthy, periodically, after] =
+        ["unhealthyDuration", "healthyDuration", "turnUnhealthyPeriodically", "turnUnhealthyAfter"]
+            .map(|field| config.at(field));
+    let has_unhealthy = ledger.check(&unhealthy, duration).is_some();
+    let has_healthy = ledger.check(&healthy, duration).is_some();
+    let is_periodic = ledger.check(&periodically, flag) == Some(json!(true));
+    let is_after = ledger.check(&after, flag) == Some(json!(true));
+    for flag in [&periodically, &after] {
+        // False is the value of an absent flag.
+        ledger.same(flag, &json!(false));
+        ledger.same(flag, &Value::Null);
     }
-}
-
-/// Converts a configuration to a NodeClass of this name.
-pub(super) fn convert<'a>(name: &str, config: &'a Value) -> Conversion<'a> {
-    let mut conversion = Conversion { config, class: Value::Null, lost: Vec::new(), notes: Vec::new() };
-    conversion.check_fields();
-    let spec = json!({
-        "nodeController": "kubemark",
-        "capacity": conversion.capacity(),
-        "deletionTimeout": conversion.duration("deletionTimeout"),
-        "failures": conversion.failures(),
-        "kubemark": { "image": conversion.image() },
-    });
-    conversion.class = object("NodeClass", name, spec);
-    conversion
-}
-
-impl<'a> Conversion<'a> {
-    /// Reports a setting that is not converted.
-    fn lose(&mut self, text: impl Into<String>) {
-        self.lost.push(text.into());
-    }
-
-    fn note(&mut self, text: impl Into<String>) {
-        self.notes.push(text.into());
-    }
-
-    fn check_fields(&mut self) {
-        for (field, value) in self.config.as_object().into_iter().flatten() {
-            match field.as_str() {
-                "kind" | "metadata" => {}
-                "apiVersion" if value == API_VERSION => {}
-                "apiVersion" => self.note(format!("its apiVersion is {value}; it is read as {API_VERSION}")),
-                field if KNOWN.contains(&field) => {}
-                field => self.lose(format!("unknown field {field}: {}", advice(field))),
-            }
-        }
-    }
-
-    fn get(&self, field: &str) -> Option<&'a Value> {
-        self.config.get(field).filter(|value| !value.is_null())
-    }
-
-    /// A duration, if it is present and valid.
-    fn duration(&mut self, field: &str) -> Option<GoDuration> {
-        let parsed = match self.get(field)? {
-            Value::String(text) => text.parse().map_err(|error| format!("{field}: {error}")),
-            value => Err(format!("{field}: {value} has no unit: write for example 30s")),
-        };
-        parsed.map_err(|error| self.lose(error)).ok()
-    }
-
-    fn flag(&mut self, field: &str) -> bool {
-        let value = self.get(field).unwrap_or(&Value::Bool(false));
-        if !value.is_boolean() {
-            self.lose(format!("{field}: {value} is neither true nor false"));
-        }
-        *value == Value::Bool(true)
-    }
-
-    /// A quantity as text, if it is present and valid.
-    fn quantity(&mut self, field: &str, example: &str) -> Option<String> {
-        let value = self.get(field)?;
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        if quantity::nanos(&Quantity(text.clone())).is_ok_and(|nanos| nanos > 0) {
-            return Some(text);
-        }
-        self.lose(format!("{field}: {text:?} is no amount: write for example {example}"));
-        None
-    }
-
-    fn capacity(&mut self) -> Value {
-        let mut quantity = |field, example, resource, default: &str| {
-            self.quantity(field, example).unwrap_or_else(|| {
-                self.note(format!("spec.capacity.{resource} is {default}, kubemark's own default"));
-                default.to_owned()
-            })
-        };
-        json!({
-            "cpu": quantity("numCores", "4", "cpu", DEFAULT_CPU),
-            "memory": quantity("memoryCapacity", "16Gi", "memory", DEFAULT_MEMORY),
-            "pods": DEFAULT_PODS,
-        })
-    }
-
-    fn failures(&mut self) -> Option<Value> {
-        let unhealthy = self.duration("unhealthyDuration");
-        let healthy = self.duration("healthyDuration");
-        let (periodically, after) = (self.flag("turnUnhealthyPeriodically"), self.flag("turnUnhealthyAfter"));
-        if periodically == after {
-            if after {
-                self.lose(
-                    "turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them",
-                );
-            } else if unhealthy.is_some() || healthy.is_some() {
-                self.note(
-                    "without turnUnhealthyPeriodically or turnUnhealthyAfter the durations have no effect: spec.failures is left out",
-                );
-            }
-            return None;
-        }
-        if self.get("unhealthyDuration").is_none() {
-            self.lose(
-                "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy",
+    let all = [&unhealthy, &healthy, &periodically, &after];
+    let give_up = |ledger: &mut Ledger, reason: &str| all.iter().for_each(|path| ledger.refuse(path, reason));
+    if is_periodic && is_after {
+        give_up(
+            ledger,
+            "turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them",
+        );
+    } else if all.iter().any(|path| ledger.is_refused(path)) {
+        give_up(ledger, "spec.failures needs the other fields of the fault injection as well");
+    } else if !is_periodic && !is_after {
+        for path in [&unhealthy, &healthy] {
+            ledger.same(path, &Value::Null);
+            ledger.without_effect(
+                path,
+                "has no effect without turnUnhealthyPeriodically or turnUnhealthyAfter",
             );
         }
-        // An invalid duration has been reported already.
-        let mut failures = json!({ "unhealthyDuration": unhealthy? });
-        match (after, &healthy) {
-            (true, Some(_)) => self.note("healthyDuration has no effect beside turnUnhealthyAfter"),
-            (false, None) => self.note("without healthyDuration nodes are never healthy"),
-            _ => {}
+    } else if !has_unhealthy {
+        give_up(
+            ledger,
+            "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy",
+        );
+    } else if is_after {
+        ledger.place(&unhealthy, class, "spec.failures.unhealthyDuration", duration);
+        ledger.place(&after, class, "spec.failures.turnUnhealthyAfter", flag);
+        ledger.without_effect(&healthy, "has no effect beside turnUnhealthyAfter");
+    } else {
+        ledger.place(&unhealthy, class, "spec.failures.unhealthyDuration", duration);
+        ledger.place(&healthy, class, "spec.failures.healthyDuration", duration);
+        ledger.place(&periodically, class, "spec.failures.turnUnhealthyPeriodically", flag);
+        if !has_healthy {
+            class["spec"]["failures"]["healthyDuration"] = json!("0s");
+            ledger.note("without healthyDuration nodes are never healthy");
         }
-        if after {
-            failures["turnUnhealthyAfter"] = json!(true);
-        } else {
-            failures["healthyDuration"] = json!(healthy.unwrap_or_default());
-            failures["turnUnhealthyPeriodically"] = json!(true);
-        }
-        Some(failures)
     }
+}
 
-    fn image(&mut self) -> Option<String> {
-        let value = self.get("image")?;
-        let Some(image) = value.as_str().filter(|image| !image.is_empty()) else {
-            self.lose(format!("image: {value} is no name of an image"));
-            return None;
-        };
-        let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
-        let minor = KUBERNETES_VERSION.rsplit_once('.').map_or(KUBERNETES_VERSION, |(minor, _)| minor);
-        if !tag.trim_start_matches('v').starts_with(&format!("{minor}.")) {
-            self.note(format!(
-                "kube-node is tried with kubemark {minor}; {image} may not know its arguments. No patched one is needed: without spec.kubemark.image our own hollow kubelet runs"
-            ));
-        }
-        Some(image.to_owned())
+fn image(ledger: &mut Ledger, config: &Path, class: &mut Value) {
+    let version = class["spec"]["provisioning"]["kubelet"]["version"].as_str().map(str::to_owned);
+    let tagged = |value: &Value| match value.as_str() {
+        Some(image) if version.is_none() && !has_tag(image) => Ok(json!(format!("{image}:latest"))),
+        Some(_) => Ok(value.clone()),
+        None => Err(format!("{value} is no name of an image")),
+    };
+    ledger.place(&config.at("image"), class, "spec.kubemark.image", tagged);
+    let Some(image) = class["spec"]["kubemark"]["image"].as_str() else { return };
+    let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+    let version = if has_tag(image) { tag } else { version.as_deref().unwrap_or_default() };
+    let minor = KUBERNETES_VERSION.rsplit_once('.').map_or(KUBERNETES_VERSION, |(minor, _)| minor);
+    if !version.trim_start_matches('v').starts_with(&format!("{minor}.")) {
+        ledger.note(format!(
+            "kube-node is tried with kubemark {minor}; {image} may not know its arguments. No patched one is needed: without spec.kubemark.image our own hollow kubelet runs"
+        ));
     }
 }
 

@@ -1,113 +1,168 @@
-//! `kube-node convert`: converts configurations of the Cluster API kubemark provider to NodeClasses.
+//! `kube-node convert`: converts kubemark machines of the Cluster API to NodeClasses and NodeSets.
+//!
+//! Input: Machines, MachineSets and MachineDeployments with a provider configuration, and provider configurations by themselves.
+//! Output: a NodeClass for each configuration, and a NodeSet for each object around one.
+//!
+//! Invariant: each value of the input is in the output, or a line names it. [`ledger`] keeps the accounts; [`machines`] and
+//! [`config`] have the rules.
 
 mod config;
+mod document;
 mod fields;
+mod ledger;
+mod machines;
+mod values;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    path::{Path as FilePath, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::config::{Conversion, convert, find};
-use super::manifest;
+use self::{
+    document::{Document, Kind},
+    ledger::{Ledger, Path},
+};
+use super::{import::Names, manifest};
 
 /// Arguments of `convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// File with configurations, also inside machines and machine sets; - reads standard input
+    /// File with Machines, MachineSets, MachineDeployments or provider configurations; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Name of the NodeClass; that of the object around the configuration, or of the file, when absent
+    /// Name of the NodeClass and NodeSet; that of the object in the file, or of the file, when absent
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Return exit code 0 even if a part of the file is not converted
+    #[arg(long)]
+    allow_loss: bool,
 }
 
 impl Convert {
-    /// Prints the NodeClasses. Returns exit code 1 if a setting could not be converted.
+    /// Prints the objects. Returns exit code 1 if a part of the file is not converted.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let text = manifest::read(&self.file)?;
-        let mut losses = 0;
-        for (name, config) in self.configs(&text)? {
-            let Conversion { class, lost, notes, .. } = convert(&name, &config);
-            super::print_line(manifest::document(&class)?);
-            losses += lost.len();
-            for text in &lost {
-                eprintln!("{name}: not converted: {text}");
-            }
-            for text in &notes {
-                eprintln!("{name}: note: {text}");
-            }
+        let Self { file, name, allow_loss } = self;
+        let converted = convert(&manifest::read(&file)?, &file, name.as_deref())?;
+        for object in &converted.objects {
+            super::print_line(manifest::document(object)?);
         }
-        Ok(if losses == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-
-    /// Configurations of all documents, each with the name of its class.
-    fn configs(&self, text: &str) -> anyhow::Result<Vec<(String, Value)>> {
-        let mut found = Vec::new();
-        for (at, document) in serde_norway::Deserializer::from_str(text).enumerate() {
-            let document = Value::deserialize(document)
-                .with_context(|| format!("document {} of {} is no YAML", at + 1, self.file.display()))?;
-            let name = document.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned);
-            found.extend(find(&document).into_iter().map(|config| (name.clone(), config.clone())));
-        }
-        if found.is_empty() {
+        converted.lines().for_each(|line| eprintln!("{line}"));
+        if converted.objects.is_empty() {
             bail!(
-                "{} holds no KubemarkMachineProviderConfig: its kind must be that, in a document of its own or inside a Machine",
-                self.file.display()
+                "{} holds no KubemarkMachineProviderConfig: its kind must be that, in a document of its own or in providerSpec.value of a Machine, MachineSet or MachineDeployment",
+                file.display()
             );
         }
-        let many = found.len() > 1;
-        let stem = self.file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
-        let classes = found.into_iter().enumerate().map(|(at, (name, config))| {
-            let base = self.name.as_deref().or(name.as_deref()).or(stem).unwrap_or("kubemark");
-            // Equal names would make each class replace the one before.
-            let is_shared = self.name.is_some() || name.is_none();
-            let name = if many && is_shared { format!("{base}-{}", at + 1) } else { base.to_owned() };
-            (object_name(&name), config)
-        });
-        Ok(classes.collect())
+        let is_success = allow_loss || converted.lost.is_empty();
+        Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-/// Makes an object name of a text: lower-case letters, digits and dashes.
-fn object_name(text: &str) -> String {
-    let name: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    let name = name.trim_matches('-');
-    if name.is_empty() { "kubemark".to_owned() } else { name.chars().take(63).collect() }
+/// The result for a file.
+#[derive(Debug, Default)]
+struct Converted {
+    /// NodeClasses and NodeSets.
+    objects: Vec<Value>,
+    /// Parts of the file that are not converted, each with its object, its path and advice.
+    lost: Vec<String>,
+    notes: Vec<String>,
+    /// Paths that are left out on purpose, in any object.
+    left_out: BTreeSet<String>,
+}
+
+impl Converted {
+    /// All that is not in the objects.
+    fn lines(&self) -> impl Iterator<Item = String> {
+        let paths: Vec<&str> = self.left_out.iter().map(String::as_str).collect();
+        let left_out = (!paths.is_empty()).then(|| {
+            format!(
+                "note: left out, since servers and controllers write it, or a NodeSet has no namespace: {}",
+                paths.join(", ")
+            )
+        });
+        self.lost.iter().chain(&self.notes).cloned().chain(left_out)
+    }
+
+    /// Adds the class, and the set, of a document with a provider configuration.
+    fn convert(&mut self, document: &Document, config: &Path, name: &str) {
+        let mut ledger = Ledger::new(document.leaves.clone());
+        let mut class = manifest::object("NodeClass", name, json!({ "nodeController": "kubemark" }));
+        let mut set = manifest::object("NodeSet", name, json!({ "nodeClassName": name }));
+        if document.kind == Kind::Config {
+            machines::of_name(&mut ledger, &class);
+        } else {
+            machines::convert(document, &mut ledger, &mut set, &mut class);
+        }
+        config::convert(&mut ledger, config, &mut class);
+        self.close(&document.subject, ledger, Some(config));
+        self.objects.push(class);
+        self.objects.extend((document.kind != Kind::Config).then_some(set));
+    }
+
+    /// Adds the differences between a document and its owner.
+    fn compare(&mut self, document: &Document, owner: &Document) {
+        let mut ledger = Ledger::new(document.leaves.clone());
+        machines::compare(document, owner, &mut ledger);
+        self.close(&document.subject, ledger, None);
+        self.notes
+            .push(format!("{}: note: the NodeSet of {} stands for it", document.subject, owner.subject));
+    }
+
+    /// Names a document without a provider configuration.
+    fn refuse(&mut self, document: &Document) {
+        let reason = match &document.kind {
+            Kind::List => {
+                let mut ledger = Ledger::new(document.leaves.clone());
+                machines::of_list(document, &mut ledger);
+                return self.close(&document.subject, ledger, None);
+            }
+            Kind::Other(Some(reason)) => reason.clone(),
+            Kind::Other(None) => fields::of_object(document.text("kind").unwrap_or_default()),
+            _ => "its providerSpec.value is no KubemarkMachineProviderConfig".to_owned(),
+        };
+        self.lost.push(format!("{}: not converted: {reason}", document.subject));
+    }
+
+    /// Takes over the ledger of a document. Leaves without a reason get the advice for the inside or outside of `config`.
+    fn close(&mut self, subject: &str, ledger: Ledger, config: Option<&Path>) {
+        let closed = ledger.close();
+        for (path, reason) in closed.lost {
+            let reason = reason.unwrap_or_else(|| match config.and_then(|config| path.relative(config)) {
+                Some(field) => fields::of_configuration(&field.keys()),
+                None => fields::of_machine(&path.keys()),
+            });
+            self.lost.push(format!("{subject}: not converted: {path}: {reason}"));
+        }
+        self.notes.extend(closed.notes.into_iter().map(|note| format!("{subject}: note: {note}")));
+        self.left_out.extend(closed.left_out.iter().map(Path::to_string));
+    }
+}
+
+/// Converts all documents of a text; `file` names those without a name, and `wanted` all of them.
+fn convert(text: &str, file: &FilePath, wanted: Option<&str>) -> anyhow::Result<Converted> {
+    let documents =
+        document::read(text).with_context(|| format!("{} cannot be converted", file.display()))?;
+    let (mut converted, mut names) = (Converted::default(), Names::default());
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    for document in &documents {
+        if let Some(owner) = document.owner(&documents) {
+            converted.compare(document, owner);
+        } else if let Some(config) = document.config() {
+            let own = document.text("metadata.name").or_else(|| document.text("metadata.generateName"));
+            let usable = |name: &&str| name.contains(|c: char| c.is_ascii_alphanumeric());
+            let name = [wanted, own, stem].into_iter().flatten().find(usable).unwrap_or("kubemark");
+            converted.convert(document, &config, &names.free(name));
+        } else {
+            converted.refuse(document);
+        }
+    }
+    Ok(converted)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(name: Option<&str>, file: &str, text: &str) -> Vec<String> {
-        let command = Convert { file: file.into(), name: name.map(str::to_owned) };
-        command.configs(text).unwrap().into_iter().map(|(name, _)| name).collect()
-    }
-
-    const ONE: &str = "kind: KubemarkMachineProviderConfig\n";
-
-    #[test]
-    fn a_class_has_a_name_of_its_own() {
-        assert_eq!(names(Some("a"), "f.yaml", ONE), ["a"]);
-        assert_eq!(names(None, "dir/My_Config.yaml", ONE), ["my-config"]);
-        assert_eq!(names(None, "-", ONE), ["kubemark"]);
-        let two = format!("{ONE}---\n{ONE}");
-        assert_eq!(names(Some("a"), "f.yaml", &two), ["a-1", "a-2"]);
-        let machine = "kind: Machine\nmetadata: {name: m1}\nspec:\n  providerSpec:\n    value:\n      kind: KubemarkMachineProviderConfig\n";
-        assert_eq!(names(None, "f.yaml", &format!("{machine}---\n{ONE}")), ["m1", "f-2"]);
-    }
-
-    #[test]
-    fn what_holds_none_is_named() {
-        let command = Convert { file: "f.yaml".into(), name: None };
-        let said = |text| command.configs(text).map(|_| ()).unwrap_err();
-        assert!(
-            said("kind: Machine\n").to_string().contains("f.yaml holds no KubemarkMachineProviderConfig")
-        );
-        assert!(said("a: [\n").to_string().contains("document 1 of f.yaml is no YAML"));
-    }
-}
+mod tests;

@@ -142,11 +142,11 @@ fn take_least(amounts: &mut Resources, others: &Resources) {
 
 /// Names in use of one kind.
 #[derive(Debug, Default)]
-struct Names(BTreeSet<String>);
+pub(crate) struct Names(BTreeSet<String>);
 
 impl Names {
     /// Makes a free name of lower-case letters, digits and hyphens; appends a number if the name is taken.
-    fn free(&mut self, text: &str) -> String {
+    pub(crate) fn free(&mut self, text: &str) -> String {
         let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let whole: String = text.chars().map(fit).collect();
         // Leaves space for a number.

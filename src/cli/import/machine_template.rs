@@ -98,7 +98,7 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
 }
 
 /// Returns true for the labels that the admission policy kube-node-protected-labels forbids.
-fn is_protected(key: &str) -> bool {
+pub(crate) fn is_protected(key: &str) -> bool {
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
     matches!(prefix, "node-role.kubernetes.io" | "node-restriction.kubernetes.io")
         || prefix.ends_with(".node-restriction.kubernetes.io")

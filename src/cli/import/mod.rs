@@ -15,6 +15,7 @@ use kube::{Api, api::ListParams};
 use kube_ext::objects::list_pages;
 use serde::Deserialize;
 
+pub(super) use self::{groups::Names, machine_template::is_protected};
 use super::{access::ClusterArgs, manifest};
 
 /// Arguments of `import`.
