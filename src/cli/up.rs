@@ -13,9 +13,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kube_ext::process::signals;
 use kube_node_api::names::TAINT_UNINITIALIZED;
-use local_cluster::{
-    Cluster, Layout, NODE_SET, Options, Progress, binaries::KUBERNETES_VERSION, procs::ProcessId,
-};
+use local_cluster::{Cluster, Layout, NODE_SET, Options, Progress, procs::ProcessId};
 use nix::sys::signal::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -76,8 +74,7 @@ impl Up {
     /// Runs `up` as a separate process, shows its output, and returns when its nodes are Ready.
     async fn in_background(self) -> anyhow::Result<()> {
         let stop = stop_signals(self.with_parent)?;
-        let layout = Layout::new(self.options.data_dir.as_deref())?;
-        layout.prepare(KUBERNETES_VERSION)?;
+        let layout = self.options.layout()?;
         // Checks that no supervisor runs. The background process takes the lock itself.
         drop(layout.lock().await?);
         let path = layout.log("up");
@@ -172,4 +169,29 @@ fn stop_signals(parent: Option<i32>) -> anyhow::Result<CancellationToken> {
         ended.cancel();
     });
     Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube_node_controllers::kubernetes_version::{NEWEST, OLDEST};
+    use local_cluster::{RELEASES, binaries::KUBERNETES_VERSION};
+
+    #[test]
+    fn the_newest_release_is_the_newest_that_is_tested() {
+        let newest = RELEASES.last().unwrap().minor();
+        assert_eq!(newest, format!("1.{NEWEST}"));
+    }
+
+    #[test]
+    fn the_page_of_versions_has_every_release() {
+        let page = include_str!("../../docs/versions.md");
+        for release in &RELEASES {
+            let is_default = if release.version() == KUBERNETES_VERSION { ", the default" } else { "" };
+            let row = format!("| {}{is_default} | {release} | {} |", release.minor(), release.etcd());
+            assert!(page.contains(&row), "docs/versions.md lacks {row}");
+        }
+        for row in [format!("| before 1.{OLDEST} |"), format!("| after 1.{NEWEST} |")] {
+            assert!(page.contains(&row), "docs/versions.md lacks {row}");
+        }
+    }
 }

@@ -3,11 +3,10 @@
 //! Input: a cache folder and the names of programs. Output: the programs in that folder.
 //!
 //! Each program is built into a scratch folder and renamed into the cache when complete, so the cache never
-//! holds a partial program. An interrupted build resumes thanks to Go's own cache. A lock lets one process
-//! build at a time.
+//! holds a partial program. An interrupted build resumes thanks to Go's own cache.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs,
     path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering},
@@ -27,10 +26,11 @@ use scopeguard::{ScopeGuard, guard};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
-    time::{interval, sleep},
+    time::interval,
 };
 
 use super::{
+    cache_lock,
     executable::{missing, release_in},
     files::{create_private_dir, write_public},
     go::{self, Failure},
@@ -38,20 +38,25 @@ use super::{
     progress::Progress,
 };
 
-/// Oldest Go that builds Kubernetes 1.36.
-const MINIMUM_GO: (u32, u32) = (1, 26);
+/// Oldest Go that builds every release.
+pub(super) const MINIMUM_GO: (u32, u32) = (1, 26);
 /// Disk space of a cold build in bytes: 0.8 GB of modules, 2 GB of Go's build cache, 0.4 GB of binaries.
 const NEEDED_BYTES: u64 = 4 << 30;
 /// Longest output of Go that is remembered whole, in bytes; beyond it names of packages are left out.
 const OUTPUT_LIMIT: usize = 64 << 10;
 
-/// Builds each of these programs that the cache folder lacks.
-pub(super) async fn build(cache: &Path, names: &[&'static str], progress: &Progress) -> anyhow::Result<()> {
+/// Builds each of these programs of the modules that the cache folder lacks.
+pub(super) async fn build(
+    cache: &Path,
+    modules: &[&'static Module],
+    names: &[&'static str],
+    progress: &Progress,
+) -> anyhow::Result<()> {
     if missing(cache, names).is_empty() {
         return Ok(());
     }
     create_private_dir(cache)?;
-    let _lock = lock(cache, progress).await?;
+    let _lock = cache_lock::take(cache, progress).await?;
     // Another process may have built them during the wait for the lock.
     let missing = missing(cache, names);
     if missing.is_empty() {
@@ -60,7 +65,7 @@ pub(super) async fn build(cache: &Path, names: &[&'static str], progress: &Progr
     let scratch = cache.join("scratch");
     // Left over from an interrupted build; the lock rules out a running one.
     let _ = fs::remove_dir_all(&scratch);
-    let batches = batches(&scratch, &missing)?;
+    let batches = batches(&scratch, modules, &missing)?;
     check_go(&batches[0].dir).await?;
     check_disk(cache, &scratch).await?;
     let list = missing.join(", ");
@@ -90,44 +95,26 @@ struct Batch {
 }
 
 /// Groups the programs by module and writes the files that pin each module.
-fn batches(scratch: &Path, programs: &[&'static str]) -> anyhow::Result<Vec<Batch>> {
+fn batches(
+    scratch: &Path,
+    modules: &[&'static Module],
+    programs: &[&'static str],
+) -> anyhow::Result<Vec<Batch>> {
     let mut batches: Vec<Batch> = Vec::new();
-    for &program in programs {
-        let module = Module::of(program);
-        if let Some(batch) = batches.iter_mut().find(|batch| batch.module.name == module.name) {
-            batch.programs.push(program);
+    for &module in modules {
+        let programs: Vec<_> =
+            programs.iter().copied().filter(|program| module.package(program).is_some()).collect();
+        if programs.is_empty() {
             continue;
         }
-        let dir = scratch.join(module.name);
+        let dir = scratch.join(module.name());
         let built = dir.join("built");
         create_private_dir(&built)?;
         write_public(&dir.join("go.mod"), module.go_mod)?;
         write_public(&dir.join("go.sum"), module.go_sum)?;
-        batches.push(Batch { module, programs: vec![program], dir, built });
+        batches.push(Batch { module, programs, dir, built });
     }
     Ok(batches)
-}
-
-/// Waits for the build lock. The kernel releases the lock when the process ends, even after a crash.
-async fn lock(cache: &Path, progress: &Progress) -> anyhow::Result<File> {
-    let path = cache.join("lock");
-    let failed = || format!("cannot lock {}", path.display());
-    let file =
-        OpenOptions::new().create(true).truncate(false).write(true).open(&path).with_context(failed)?;
-    let mut waiting = false;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        if !waiting {
-            progress.step("Waiting for another process that builds the control plane");
-            waiting = true;
-        }
-        progress.update("Still waiting for the other process that builds the control plane");
-        sleep(Duration::from_millis(200)).await;
-    }
 }
 
 /// The Go command, without the user's settings that would change the result of the build.
@@ -303,23 +290,5 @@ impl Count {
             progress
                 .update(&format!("Building {what}: {downloads}{packages} packages compiled, {seconds} s"));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn the_second_builder_waits_for_the_first() {
-        let dir = std::env::temp_dir().join(format!("kube-node-build-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let first = lock(&dir, &Progress::silent()).await.unwrap();
-        let silent = Progress::silent();
-        let mut second = Box::pin(lock(&dir, &silent));
-        assert!(tokio::time::timeout(Duration::from_millis(300), &mut second).await.is_err());
-        drop(first);
-        second.await.unwrap();
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

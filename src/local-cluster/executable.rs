@@ -3,6 +3,7 @@
 use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::Context;
@@ -11,11 +12,28 @@ use anyhow::Context;
 /// `go version go1.27rc1 linux/amd64`, and
 /// `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1`.
 pub(super) fn release_in(text: &str) -> Option<(u32, u32)> {
-    text.split_ascii_whitespace().find_map(|word| {
-        let (major, rest) = word.trim_start_matches("go").trim_start_matches('v').split_once('.')?;
-        let minor = rest.split(|char: char| !char.is_ascii_digit()).next()?;
-        Some((major.parse().ok()?, minor.parse().ok()?))
-    })
+    release_of(version_in(text)?)
+}
+
+/// The first version in such a text, without its prefix.
+fn version_in(text: &str) -> Option<&str> {
+    let mut words =
+        text.split_ascii_whitespace().map(|word| word.trim_start_matches("go").trim_start_matches('v'));
+    words.find(|word| release_of(word).is_some())
+}
+
+fn release_of(version: &str) -> Option<(u32, u32)> {
+    let (major, rest) = version.split_once('.')?;
+    let minor = rest.split(|char: char| !char.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The version that a program of a control plane reports.
+pub(super) fn reported_version(program: &Path) -> Option<String> {
+    let arguments: &[&str] =
+        if program.ends_with("kubectl") { &["version", "--client"] } else { &["--version"] };
+    let output = Command::new(program).args(arguments).output().ok()?;
+    version_in(&String::from_utf8_lossy(&output.stdout)).map(str::to_owned)
 }
 
 /// Path of the program of kube-node itself.

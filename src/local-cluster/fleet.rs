@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     manifests::{Manifest, apply_manifest, parse},
+    modules::KUBERNETES_VERSION,
     progress::Progress,
 };
 
@@ -36,6 +37,7 @@ pub(super) async fn bring_up(
     client: &Client,
     nodes: Option<i32>,
     beside_real_node: bool,
+    kubernetes: &str,
     progress: &Progress,
 ) -> anyhow::Result<i32> {
     let sets = Api::<NodeSet>::all(client.clone());
@@ -46,7 +48,7 @@ pub(super) async fn bring_up(
         let set = set.with_context(|| format!("cannot read the NodeSet {NODE_SET}"))?;
         set.map_or(DEFAULT_NODES, |set| set.spec.replicas)
     };
-    for manifest in objects(desired, beside_real_node)? {
+    for manifest in objects(desired, beside_real_node, kubernetes)? {
         apply_manifest(client, &manifest).await?;
     }
     progress.step(&format!("Waiting for {desired} nodes"));
@@ -54,12 +56,16 @@ pub(super) async fn bring_up(
     Ok(desired)
 }
 
-/// The NodeClass and the NodeSet.
-fn objects(replicas: i32, beside_real_node: bool) -> anyhow::Result<Vec<Manifest>> {
+/// The NodeClass and the NodeSet. With another release than the default one, the nodes' kubelets are of that release, since a
+/// kubelet may not be newer than its API server.
+fn objects(replicas: i32, beside_real_node: bool, kubernetes: &str) -> anyhow::Result<Vec<Manifest>> {
     let text = include_str!("fleet.yaml").replace("{replicas}", &replicas.to_string());
     let mut objects = parse("fleet.yaml", &text)?;
     if beside_real_node {
         objects[0].0.data["spec"]["template"] = json!({"taints": [{"key": TAINT, "effect": "NoSchedule"}]});
+    }
+    if kubernetes != KUBERNETES_VERSION {
+        objects[0].0.data["spec"]["provisioning"] = json!({"kubelet": {"version": format!("v{kubernetes}")}});
     }
     Ok(objects)
 }
@@ -131,7 +137,12 @@ mod tests {
     use super::*;
 
     fn both(replicas: i32) -> (NodeClass, NodeSet) {
-        let values = objects(replicas, true).unwrap().into_iter().map(|(object, _)| json!(object));
+        of_release(replicas, KUBERNETES_VERSION)
+    }
+
+    fn of_release(replicas: i32, kubernetes: &str) -> (NodeClass, NodeSet) {
+        let values =
+            objects(replicas, true, kubernetes).unwrap().into_iter().map(|(object, _)| json!(object));
         let [class, set] = <[Value; 2]>::try_from(values.collect::<Vec<_>>()).unwrap();
         (serde_json::from_value(class).unwrap(), serde_json::from_value(set).unwrap())
     }
@@ -149,6 +160,13 @@ mod tests {
         assert_eq!(class.spec.node_controller, "hollow");
         assert_eq!(class.spec.template.unwrap().taints[0].key, TAINT);
         assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, "hollow"));
+    }
+
+    #[test]
+    fn kubelets_are_of_the_release_that_runs() {
+        assert!(both(1).0.spec.provisioning.is_none());
+        let provisioning = of_release(1, "1.35.4").0.spec.provisioning.unwrap();
+        assert_eq!(provisioning.kubelet.unwrap().version, "v1.35.4");
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Layout {
     }
 
     /// Creates the folder if needed, checks that it is ours, and returns its state or a new one.
-    pub fn prepare(&self, kubernetes_version: &str) -> anyhow::Result<State> {
+    pub fn prepare(&self) -> anyhow::Result<State> {
         match fs::read_dir(&self.dir) {
             Ok(entries) => {
                 let is_new =
@@ -103,8 +103,7 @@ impl Layout {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| not_writable(&self.dir)),
         }
-        let state = self.load()?.unwrap_or_else(|| State::new(kubernetes_version));
-        state.check_kubernetes(kubernetes_version)?;
+        let state = self.load()?.unwrap_or_else(State::new);
         create_private_dir(&self.path("logs"))
             .and_then(|()| Ok(self.open_lock()?))
             .with_context(|| not_writable(&self.dir))?;
@@ -178,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn one_runs_a_folder_at_a_time() {
         let layout = layout("lock");
-        let mut state = layout.prepare("1.36.3").unwrap();
+        let mut state = layout.prepare().unwrap();
         let lock = layout.lock().await.unwrap();
         // The lock's holder may be about to release it as long as no live supervisor is recorded.
         let (taken, ()) = tokio::join!(layout.lock(), async {
@@ -199,11 +198,11 @@ mod tests {
     fn folders_of_others_are_refused_and_kept() {
         let layout = layout("foreign");
         fs::create_dir_all(layout.dir()).unwrap();
-        layout.prepare("1.36.3").unwrap();
+        layout.prepare().unwrap();
         // Interrupted before the state was written: the folder is still ours.
-        layout.prepare("1.36.3").unwrap();
+        layout.prepare().unwrap();
         fs::write(layout.path("thesis.txt"), "x").unwrap();
-        let error = layout.prepare("1.36.3").unwrap_err().to_string();
+        let error = layout.prepare().unwrap_err().to_string();
         assert!(error.ends_with("use an empty or new folder"), "{error}");
         fs::remove_dir_all(layout.dir()).unwrap();
     }
@@ -213,14 +212,14 @@ mod tests {
         let layout = layout("format");
         fs::create_dir_all(layout.dir()).unwrap();
         fs::write(layout.state(), r#"{"formatVersion": 7}"#).unwrap();
-        let error = layout.prepare("1.36.3").unwrap_err().to_string();
+        let error = layout.prepare().unwrap_err().to_string();
         assert!(error.contains("format 7"), "{error}");
         fs::remove_dir_all(layout.dir()).unwrap();
     }
 
     #[test]
     fn a_folder_that_cannot_be_made() {
-        let error = Layout::new(Some(Path::new("/proc/kube-node"))).unwrap().prepare("1.36.3").unwrap_err();
+        let error = Layout::new(Some(Path::new("/proc/kube-node"))).unwrap().prepare().unwrap_err();
         assert_eq!(error.to_string(), "the data folder /proc/kube-node is not writable");
     }
 }

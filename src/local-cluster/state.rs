@@ -14,8 +14,10 @@ use serde_json::Value;
 use super::{
     addresses::Addresses,
     component::Component,
+    executable::release_in,
     files::{read, write_public},
     procs::ProcessId,
+    release::Release,
 };
 
 /// Format of the data folder. A folder with another number was made by another version.
@@ -27,7 +29,7 @@ pub const FORMAT_VERSION: u32 = 1;
 pub struct State {
     /// [`FORMAT_VERSION`] of the writing program.
     pub format_version: u32,
-    /// Kubernetes version of the objects in etcd, such as `1.36.3`.
+    /// Kubernetes version of the objects in etcd, such as `1.36.3`; empty before the first start.
     pub kubernetes_version: String,
     /// Folder of the binaries at the last start.
     pub binaries: Option<PathBuf>,
@@ -46,9 +48,8 @@ pub struct State {
 
 impl State {
     /// State of a cluster that never ran.
-    pub(super) fn new(kubernetes_version: &str) -> Self {
-        let kubernetes_version = kubernetes_version.to_owned();
-        Self { format_version: FORMAT_VERSION, kubernetes_version, ..Self::default() }
+    pub(super) fn new() -> Self {
+        Self { format_version: FORMAT_VERSION, ..Self::default() }
     }
 
     /// Reads the file. The format is checked first: in another format the other fields may have any shape.
@@ -68,13 +69,28 @@ impl State {
         serde_json::from_value(state).with_context(damaged)
     }
 
-    /// Checks that the folder's Kubernetes has the same minor release as this version.
-    pub fn check_kubernetes(&self, wanted: &str) -> anyhow::Result<()> {
-        let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
+    /// The release to run: the one that is asked for, that of the last start, or the default one.
+    pub(super) fn release(&self, asked: Option<&'static Release>) -> anyhow::Result<&'static Release> {
+        let found = &self.kubernetes_version;
+        match asked {
+            Some(asked) => self.check_kubernetes(asked.version()).map(|()| asked),
+            None if found.is_empty() => Ok(<&Release>::default()),
+            None => Release::like(found).with_context(|| {
+                format!(
+                    "the data folder holds a cluster of Kubernetes {found}, and this version of kube-node has {}: name programs of {found} with --binaries, use another --data-dir, or remove it with `kube-node down --delete`",
+                    Release::list()
+                )
+            }),
+        }
+    }
+
+    /// Checks that the folder's Kubernetes, if there is one, has the same minor release as this version. No folder is upgraded:
+    /// Kubernetes upgrades a control plane component by component, and a cluster for tests is made anew in seconds.
+    pub(super) fn check_kubernetes(&self, wanted: &str) -> anyhow::Result<()> {
         let found = &self.kubernetes_version;
         ensure!(
-            minor(found) == minor(wanted),
-            "the data folder holds a cluster of Kubernetes {found}, this version runs {wanted}: use another --data-dir, or remove it with `kube-node down --delete`"
+            found.is_empty() || release_in(found) == release_in(wanted),
+            "the data folder holds a cluster of Kubernetes {found}, which {wanted} does not run: use another --data-dir, or remove it with `kube-node down --delete`"
         );
         Ok(())
     }
@@ -117,10 +133,12 @@ impl StateFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modules::KUBERNETES_VERSION;
 
     #[test]
     fn round_trip() {
-        let mut state = State::new("1.36.3");
+        let mut state = State::new();
+        "1.36.3".clone_into(&mut state.kubernetes_version);
         state.components.insert(Component::KubeApiserver, ProcessId { pid: 7, start_time: 9 });
         state.addresses.ports.apiserver = 6443;
         let text = serde_json::to_string(&state).unwrap();
@@ -136,10 +154,24 @@ mod tests {
     }
 
     #[test]
-    fn same_minor_release_only() {
-        let state = State::new("1.36.0");
-        assert!(state.check_kubernetes("1.36.3").is_ok());
-        assert!(state.check_kubernetes("1.37.3").is_err());
-        assert!(state.check_kubernetes("1.3.36").is_err());
+    fn a_folder_keeps_its_minor_release() {
+        let release = |found: &str, asked: Option<&str>| {
+            let state = State { kubernetes_version: found.to_owned(), ..State::new() };
+            state.release(asked.map(|asked| Release::parse(asked).unwrap())).map(Release::version)
+        };
+        assert_eq!(release("", None).unwrap(), KUBERNETES_VERSION);
+        assert_eq!(release("", Some("1.35")).unwrap(), "1.35.4");
+        assert_eq!(release("1.37.0", None).unwrap(), "1.37.2");
+        assert_eq!(release("1.37.0", Some("1.37")).unwrap(), "1.37.2");
+        let error = release("1.36.3", Some("1.37")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the data folder holds a cluster of Kubernetes 1.36.3, which 1.37.2"),
+            "{error}"
+        );
+        let error = release("1.3.36", None).unwrap_err().to_string();
+        assert!(
+            error.contains("this version of kube-node has 1.35.4, 1.36.3, 1.37.2: name programs"),
+            "{error}"
+        );
     }
 }

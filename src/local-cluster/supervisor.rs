@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     NAMESPACE,
     addresses::Addresses,
-    binaries::{self, Binaries, KUBERNETES_VERSION},
+    binaries::{self, Binaries},
     component::{Component, ComponentArg},
     executable::own_program,
     files::{read, write_private, write_public},
@@ -71,10 +71,8 @@ pub struct Options {
     /// Folder of the cluster; the user's default one when absent
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and for a real
-    /// node of kubelet and kube-proxy; located or built when absent
-    #[arg(long, value_name = "DIR")]
-    binaries: Option<PathBuf>,
+    #[command(flatten)]
+    programs: binaries::Options,
     /// Port of kube-apiserver on 127.0.0.1; that of the last start or a free one when absent
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
@@ -98,6 +96,15 @@ pub struct Options {
     /// Extra argument for a component, such as kube-apiserver=--v=4; may be repeated
     #[arg(long, value_name = "COMPONENT=ARG")]
     component_arg: Vec<ComponentArg>,
+}
+
+impl Options {
+    /// The data folder, if a cluster with these options may run in it.
+    pub fn layout(&self) -> anyhow::Result<Layout> {
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        self.programs.check(&layout.prepare()?)?;
+        Ok(layout)
+    }
 }
 
 /// A cluster supervised by this process.
@@ -127,13 +134,12 @@ impl Cluster {
         tcp_proxy::check(&options.listen_address)?;
         let real_node = options.real_node.clone();
         let programs = if real_node.enabled { Some(Programs::find(&real_node)?) } else { None };
-        let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: an unusable folder must be reported before a build of minutes.
-        layout.prepare(KUBERNETES_VERSION)?;
+        let layout = options.layout()?;
         let lock = layout.lock().await?;
         layout.stop_leftovers(&lock).await?;
         let names = programs_of(&real_node);
-        let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
+        let binaries = options.programs.locate(&layout.prepare()?, &names, progress).await?;
         if real_node.enabled {
             Programs::build(&real_node, progress).await?;
         }
@@ -154,7 +160,7 @@ impl Cluster {
         binaries: Binaries,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
-        let mut state = layout.prepare(KUBERNETES_VERSION)?;
+        let mut state = layout.prepare()?;
         let further = distinct(&options.listen_address);
         let (ports, reserved_ports) = Ports::choose(options.port, Some(state.addresses.ports), &further)?;
         let proxies = tcp_proxy::open_all(&further, ports.apiserver)?;
@@ -165,7 +171,7 @@ impl Cluster {
         let kubelets = (!options.without_kubelet_endpoints).then(|| kubelet_address(progress));
         let addresses =
             Addresses { ports, network, further, autoscaler: options.autoscaler_server, kubelets };
-        KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
+        binaries.version().clone_into(&mut state.kubernetes_version);
         state.addresses.clone_from(&addresses);
         state.binaries = Some(binaries.dir().to_owned());
         state.supervisor = ProcessId::current();
@@ -220,8 +226,9 @@ impl Cluster {
         if !self.options.without_operator {
             progress.step("Starting the operator");
             self.start(Component::Operator).await?;
-            nodes = fleet::bring_up(&client, self.options.nodes, self.addresses.network.is_some(), progress)
-                .await?;
+            let (options, beside) = (&self.options, self.addresses.network.is_some());
+            nodes =
+                fleet::bring_up(&client, options.nodes, beside, self.binaries.version(), progress).await?;
         }
         self.state.change(|state| state.ready = true)?;
         Ok(nodes)

@@ -18,7 +18,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::http;
+use crate::{http, release};
 
 /// A test binary, as cargo describes it to that binary alone; made by [`test_target!`](crate::test_target).
 #[derive(Clone, Copy, Debug)]
@@ -68,10 +68,11 @@ impl TestCluster {
     pub fn up(&self, args: &[&str]) {
         let parent = std::process::id().to_string();
         let json = "operator=--log-format=json";
+        let version = ["--kubernetes-version", release().version()];
         let own = ["up", "--detach", "--nodes", "0", "--with-parent", &parent, "--component-arg", json];
         let audit = self.audit_arguments();
         let audit: Vec<&str> = audit.iter().map(String::as_str).collect();
-        let up = self.kube_node(&[&own, &audit[..], args].concat());
+        let up = self.kube_node(&[&own, &version[..], &audit, args].concat());
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
     }
 

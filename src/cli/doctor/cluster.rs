@@ -2,11 +2,17 @@
 
 use kube::{Api, Client, api::ListParams};
 use kube_ext::{call::call, objects};
-use kube_node_api::NodeSet;
-use kube_node_controllers::preflight::{Preflight, Rights};
-use local_cluster::{NAMESPACE, absent};
+use kube_node_api::{NodeSet, names::MACHINE_NAMESPACE};
+use kube_node_controllers::{
+    kubernetes_version::{self, Support},
+    preflight::{Preflight, Rights},
+};
+use local_cluster::absent;
 
-use super::findings::{Finding, list};
+use super::{
+    Namespaces,
+    findings::{Finding, list},
+};
 use crate::{
     explain::hint,
     hollow_nodes::{Goal, progress},
@@ -15,47 +21,47 @@ use crate::{
     set_status::name,
 };
 
-/// First minor version of Kubernetes with every feature that the admission policies need.
-const MINOR_MIN: u32 = 30;
-/// Rights that the commands need. For rights in our namespace, `.` stands for the namespace.
+/// Rights that the commands need; [`MACHINE_NAMESPACE`] stands for the machines' namespace.
 const COMMANDS: &[Rights] = &[
     ("create patch delete", "kube-node.io", "nodeclasses", ""),
     ("patch delete", "kube-node.io", "nodesets", ""),
     ("patch", "kube-node.io", "nodesets/scale", ""),
     ("list", "", "nodes", ""),
-    ("list", "", "pods", "kubemark"),
-    ("get", "", "pods/log", "kubemark"),
+    ("list", "", "pods", MACHINE_NAMESPACE),
+    ("get", "", "pods/log", MACHINE_NAMESPACE),
     ("list", "certificates.k8s.io", "certificatesigningrequests", ""),
     ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
 /// The operator's checks, for the user of this command.
-pub(super) fn checks(client: &Client) -> Preflight<'_> {
-    Preflight { client, who: "this identity", url: "this cluster", namespace: NAMESPACE }
+pub(super) fn checks<'a>(client: &'a Client, namespaces: &'a Namespaces) -> Preflight<'a> {
+    let Namespaces { namespace, machine_namespace } = namespaces;
+    Preflight { client, who: "this identity", url: "this cluster", namespace, machine_namespace }
 }
 
 /// Checks the version of the API server.
 pub(super) async fn server(client: &Client) -> anyhow::Result<Finding> {
     let version = call("ask the API server for its version", client.apiserver_version()).await?;
-    let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
-    if digits.parse::<u32>().is_ok_and(|minor| minor < MINOR_MIN) {
-        return Ok(Finding::bad(format!("{} is too old", version.git_version))
-            .hint(format!("the admission policies need Kubernetes 1.{MINOR_MIN} or later")));
-    }
-    Ok(Finding::good(version.git_version))
+    Ok(match Support::of(&version) {
+        Support::TooOld => {
+            Finding::bad(format!("{} is too old", version.git_version)).hint(kubernetes_version::needed())
+        }
+        Support::Newer => Finding::odd(kubernetes_version::newer(&version)),
+        Support::Supported => Finding::good(version.git_version),
+    })
 }
 
 /// Checks the CRDs.
-pub(super) async fn crds(client: &Client) -> anyhow::Result<Finding> {
-    Ok(match checks(client).outdated_definition().await? {
+pub(super) async fn crds(client: &Client, namespaces: &Namespaces) -> anyhow::Result<Finding> {
+    Ok(match checks(client, namespaces).outdated_definition().await? {
         Some(problem) => Finding::bad(problem).hint("kube-node setup installs them, too"),
         None => Finding::good("NodeClass and NodeSet are those of this version"),
     })
 }
 
 /// Checks the other objects that `setup` installs.
-pub(super) async fn manifests(client: &Client) -> anyhow::Result<Finding> {
-    let absent = absent(client).await?;
+pub(super) async fn manifests(client: &Client, namespaces: &Namespaces) -> anyhow::Result<Finding> {
+    let absent = absent(client, &namespaces.namespace, &namespaces.machine_namespace).await?;
     if absent.is_empty() {
         return Ok(Finding::good("namespaces, roles and admission policies are there"));
     }
@@ -63,8 +69,8 @@ pub(super) async fn manifests(client: &Client) -> anyhow::Result<Finding> {
 }
 
 /// Checks the rights of this user.
-pub(super) async fn rights(client: &Client) -> anyhow::Result<Finding> {
-    let missing = checks(client).missing(COMMANDS).await?;
+pub(super) async fn rights(client: &Client, namespaces: &Namespaces) -> anyhow::Result<Finding> {
+    let missing = checks(client, namespaces).missing(COMMANDS).await?;
     if missing.is_empty() {
         return Ok(Finding::good("this identity may use all commands"));
     }
@@ -73,13 +79,16 @@ pub(super) async fn rights(client: &Client) -> anyhow::Result<Finding> {
 }
 
 /// Checks that an operator runs.
-pub(super) async fn operator(client: &Client) -> anyhow::Result<Finding> {
+pub(super) async fn operator(client: &Client, namespaces: &Namespaces) -> anyhow::Result<Finding> {
     if probe(client).await? {
         return Ok(Finding::good("it answers"));
     }
     Ok(Finding::bad("none answers: a NodeClass that was made to ask with was not looked at")
         .hint("start one, in the cluster or beside it: kube-node operator --kubeconfig FILE")
-        .hint(format!("where it runs as a pod: kubectl -n {NAMESPACE} get pods, and the logs of that pod")))
+        .hint(format!(
+            "where it runs as a pod: kubectl -n {} get pods, and the logs of that pod",
+            namespaces.namespace
+        )))
 }
 
 /// Findings about the NodeSets that have not reached their goal.

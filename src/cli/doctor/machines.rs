@@ -20,12 +20,12 @@ use kube_ext::{
 };
 use kube_node_api::{
     NodeClass,
-    names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
+    names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER},
 };
 use kube_node_controllers::kubemark::credentials::Credentials;
-use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
 use super::{
+    Namespaces,
     cluster::checks,
     findings::{
         Finding, age, failed_container, list, needed_secrets, node_of, reachability, refusal, trouble,
@@ -33,8 +33,6 @@ use super::{
 };
 use crate::hollow_nodes::{Row, row};
 
-/// Namespace of kubemark machines.
-const NAMESPACE: &str = MACHINE_NAMESPACE;
 /// Label selector of kubemark machines.
 const LABEL: &str = "name=hollow-node";
 /// Number of log lines in a finding.
@@ -45,27 +43,30 @@ const LOGS_MAX: usize = 3;
 const LEAVING_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// A cluster that runs pods of machines.
-struct HostingCluster {
+struct HostingCluster<'a> {
     client: Client,
+    /// Namespace of the machines.
+    namespace: &'a str,
     /// Suffix for messages; empty for this cluster.
     suffix: String,
     pods: Vec<Pod>,
 }
 
 /// Runs all checks of nodes and machines.
-pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
+pub(super) async fn examine(client: &Client, namespaces: &Namespaces, now: Timestamp) -> Vec<Finding> {
     let mut found = vec![Finding::of("nodes", nodes(client).await)];
     // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
-    let own = match checks(client).cluster_id().await {
+    let own = match checks(client, namespaces).cluster_id().await {
         Ok(own) => own,
         Err(error) => return vec![found.remove(0), Finding::of("pods", Err(error))],
     };
     let (mut clusters, count) = (Vec::new(), found.len());
-    match pods(client, LABEL).await {
+    let namespace = namespaces.machine_namespace.as_str();
+    match pods(client, namespace, LABEL).await {
         Ok(mut pods) => {
             // In this cluster a pod without the label may be one of its own machines, too.
             pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == own));
-            clusters.push(HostingCluster { client: client.clone(), suffix: String::new(), pods });
+            clusters.push(HostingCluster { client: client.clone(), namespace, suffix: String::new(), pods });
         }
         Err(error) => found.push(Finding::of("pods", Err(error.into()))),
     }
@@ -73,7 +74,7 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     let secrets = secrets_of_classes(client).await;
     let secrets = secrets.map_err(|error| found.push(Finding::of("hosting", Err(error.into()))));
     for secret in secrets.unwrap_or_default() {
-        match hosted(client, &secret, &ours).await {
+        match hosted(client, namespaces, &secret, &ours).await {
             Ok(cluster) => clusters.push(cluster),
             Err(unreachable) => found.push(Finding::of("hosting", unreachable)),
         }
@@ -117,25 +118,27 @@ async fn secrets_of_classes(client: &Client) -> Result<BTreeSet<String>, ApiErro
 }
 
 /// The machines in the hosting cluster that a Secret leads to; if it cannot be read, the result of the check.
-async fn hosted(
+async fn hosted<'a>(
     client: &Client,
+    Namespaces { namespace, machine_namespace }: &'a Namespaces,
     secret: &str,
     ours: &str,
-) -> Result<HostingCluster, anyhow::Result<Finding>> {
-    let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
+) -> Result<HostingCluster<'a>, anyhow::Result<Finding>> {
+    let credentials = Credentials::new(client, namespace, secret, &Fence::open(), false);
     let (there, _) = credentials.connect().await.map_err(|error| {
         if error.is::<kube::Error>() { Err(error) } else { Ok(Finding::bad(error.to_string())) }
     })?;
-    let pods = pods(&there, ours).await.map_err(|error| {
+    let pods = pods(&there, machine_namespace, ours).await.map_err(|error| {
         Ok(Finding::bad(format!("the cluster of Secret {secret}: {}", error.chain()))
             .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here"))
     })?;
-    Ok(HostingCluster { client: there, suffix: format!(" (cluster of Secret {secret})"), pods })
+    let suffix = format!(" (cluster of Secret {secret})");
+    Ok(HostingCluster { client: there, namespace: machine_namespace, suffix, pods })
 }
 
-async fn pods(client: &Client, selector: &str) -> Result<Vec<Pod>, ApiError> {
-    let (api, params) = (Api::namespaced(client.clone(), NAMESPACE), ListParams::default().labels(selector));
-    objects::list(&api, &format!("pods in {NAMESPACE}"), &params).await
+async fn pods(client: &Client, namespace: &str, selector: &str) -> Result<Vec<Pod>, ApiError> {
+    let (api, params) = (Api::namespaced(client.clone(), namespace), ListParams::default().labels(selector));
+    objects::list(&api, &format!("pods in {namespace}"), &params).await
 }
 
 /// Checks that the Nodes of our providers are Ready; groups the others by reason.
@@ -153,8 +156,9 @@ async fn nodes(client: &Client) -> anyhow::Result<Finding> {
 }
 
 /// Findings about the pods that do not work, with the end of their logs.
-async fn failing_pods(HostingCluster { client, suffix, pods }: &HostingCluster) -> Vec<Finding> {
-    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+async fn failing_pods(cluster: &HostingCluster<'_>) -> Vec<Finding> {
+    let HostingCluster { client, namespace, suffix, pods } = cluster;
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
     let mut found = Vec::new();
     for (pod, why) in pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))) {
         let name = pod.name_any();
@@ -166,7 +170,7 @@ async fn failing_pods(HostingCluster { client, suffix, pods }: &HostingCluster) 
             let log = call(format_args!("read the log of {name}"), api.logs(&name, &params)).await;
             finding = finding.hints(log.unwrap_or_default().lines().map(|line| format!("| {line}")));
         }
-        found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more{suffix}")));
+        found.push(finding.hint(format!("kubectl -n {namespace} describe pod {name} says more{suffix}")));
     }
     if found.is_empty() {
         found.push(Finding::good(format!("{} carry a machine each{suffix}", pods.len())));
@@ -175,10 +179,11 @@ async fn failing_pods(HostingCluster { client, suffix, pods }: &HostingCluster) 
 }
 
 /// Checks that the Secrets that the pods need to start exist.
-async fn credentials(HostingCluster { client, suffix, pods }: &HostingCluster) -> anyhow::Result<Finding> {
-    let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+async fn credentials(cluster: &HostingCluster<'_>) -> anyhow::Result<Finding> {
+    let HostingCluster { client, namespace, suffix, pods } = cluster;
+    let api = Api::<Secret>::namespaced(client.clone(), namespace);
     let all = ListParams::default();
-    let secrets = call(format_args!("list Secrets in {NAMESPACE}"), api.list_metadata(&all)).await?;
+    let secrets = call(format_args!("list Secrets in {namespace}"), api.list_metadata(&all)).await?;
     let existing: BTreeSet<String> = secrets.iter().map(ResourceExt::name_any).collect();
     let needed = pods.iter().flat_map(|pod| needed_secrets(pod).into_iter().map(move |secret| (secret, pod)));
     let missing = needed.filter(|(secret, _)| !existing.contains(secret));

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
+use kube_node_api::names::{MACHINE_NAMESPACE, OPERATOR_NAMESPACE};
 
 use self::findings::{Finding, Severity};
 use super::{Output, print_line};
@@ -22,12 +23,25 @@ pub struct Doctor {
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
+    #[command(flatten)]
+    namespaces: Namespaces,
+}
+
+/// Namespaces of the installation.
+#[derive(Debug, Args)]
+struct Namespaces {
+    /// Namespace of the operator
+    #[arg(short, long, value_name = "NAMESPACE", default_value = OPERATOR_NAMESPACE)]
+    namespace: String,
+    /// Namespace of kubemark machines
+    #[arg(long, value_name = "NAMESPACE", default_value = MACHINE_NAMESPACE)]
+    machine_namespace: String,
 }
 
 impl Doctor {
     /// Prints the findings. Returns exit code 1 if a problem keeps nodes from working.
     pub async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
-        let found = examine(client, Timestamp::now()).await;
+        let found = examine(client, &self.namespaces, Timestamp::now()).await;
         match self.output {
             Output::Json => print_line(serde_json::to_string_pretty(&found)?),
             Output::Text => found.iter().for_each(print_line),
@@ -38,20 +52,20 @@ impl Doctor {
 }
 
 /// Runs all checks. Without our CRDs the later checks have no objects to read.
-async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
-    let crds = Finding::of("kinds", cluster::crds(client).await);
+async fn examine(client: &Client, namespaces: &Namespaces, now: Timestamp) -> Vec<Finding> {
+    let crds = Finding::of("kinds", cluster::crds(client, namespaces).await);
     let is_installed = crds.severity == Severity::Good;
     let mut found = vec![
         Finding::of("API server", cluster::server(client).await),
         crds,
-        Finding::of("setup", cluster::manifests(client).await),
-        Finding::of("rights", cluster::rights(client).await),
+        Finding::of("setup", cluster::manifests(client, namespaces).await),
+        Finding::of("rights", cluster::rights(client, namespaces).await),
     ];
     if is_installed {
-        found.push(Finding::of("operator", cluster::operator(client).await));
+        found.push(Finding::of("operator", cluster::operator(client, namespaces).await));
         let sets = cluster::sets(client).await.unwrap_or_else(|error| vec![Err(error)]);
         found.extend(sets.into_iter().map(|checked| Finding::of("NodeSets", checked)));
     }
-    found.extend(machines::examine(client, now).await);
+    found.extend(machines::examine(client, namespaces, now).await);
     found
 }

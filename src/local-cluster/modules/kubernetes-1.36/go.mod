@@ -1,4 +1,4 @@
-// What the local control plane is built from. The staging modules are pinned beside k8s.io/kubernetes,
+// What a control plane of Kubernetes 1.36 is built from. The staging modules are pinned beside k8s.io/kubernetes,
 // whose own go.mod refers to them by paths that exist in its repository only.
 module kube-node.io/controlplane
 

@@ -1,7 +1,7 @@
-// What etcd is built from.
+// What etcd 3.6 is built from.
 module kube-node.io/etcd
 
-go 1.26.0
+go 1.24.0
 
 tool go.etcd.io/etcd/server/v3
 

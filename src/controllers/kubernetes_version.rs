@@ -1,0 +1,90 @@
+//! Versions of Kubernetes that kube-node runs on. docs/versions.md has the same range.
+
+use anyhow::bail;
+use k8s_openapi::apimachinery::pkg::version::Info;
+use tracing::warn;
+
+/// First minor version with every feature that the admission policies need.
+pub const OLDEST: u32 = 30;
+/// Newest minor version that is tested: that of the newest release of `kube-node up`.
+pub const NEWEST: u32 = 37;
+
+/// Place of an API server's version in the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Older than the range: kube-node does not work.
+    TooOld,
+    /// In the range, or without a number.
+    Supported,
+    /// Newer than the range: kube-node is likely to work.
+    Newer,
+}
+
+impl Support {
+    /// Judges a version. Clouds add to the number of the minor version, as in `36+`.
+    pub fn of(version: &Info) -> Self {
+        let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+        match (version.major.as_str(), digits.parse::<u32>()) {
+            ("1", Ok(minor)) if minor < OLDEST => Self::TooOld,
+            ("1", Ok(minor)) if minor > NEWEST => Self::Newer,
+            _ => Self::Supported,
+        }
+    }
+}
+
+/// Fails for a version that is too old, and logs a warning about one that is newer than any that is tested.
+pub fn check(version: &Info) -> anyhow::Result<()> {
+    match Support::of(version) {
+        Support::TooOld => bail!("the cluster is Kubernetes {}, and {}", version.git_version, needed()),
+        Support::Newer => warn!("{}", newer(version)),
+        Support::Supported => {}
+    }
+    Ok(())
+}
+
+/// What to do about a version that is too old.
+pub fn needed() -> String {
+    format!("kube-node needs 1.{OLDEST} or later, for its admission policies: upgrade the cluster")
+}
+
+/// What is said of a version beyond the range.
+pub fn newer(version: &Info) -> String {
+    format!(
+        "{} is newer than 1.{NEWEST}, the newest Kubernetes that this kube-node is tested with",
+        version.git_version
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_version_that_is_too_old_is_refused() {
+        let version = |minor: &str| {
+            let (major, minor) = ("1".to_owned(), minor.to_owned());
+            Info { git_version: format!("v1.{minor}.4"), major, minor, ..Info::default() }
+        };
+        let error = check(&version("28")).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the cluster is Kubernetes v1.28.4, and kube-node needs 1.30 or later, for its admission policies: upgrade the cluster"
+        );
+        assert!(check(&version("30")).is_ok() && check(&version("99")).is_ok());
+    }
+
+    #[test]
+    fn versions_are_judged_by_their_minor_number() {
+        for (minor, support) in [
+            ("29", Support::TooOld),
+            ("30", Support::Supported),
+            ("37+", Support::Supported),
+            ("38", Support::Newer),
+            ("100", Support::Newer),
+            ("", Support::Supported),
+        ] {
+            let version = Info { major: "1".to_owned(), minor: minor.to_owned(), ..Info::default() };
+            assert_eq!(Support::of(&version), support, "{minor}");
+        }
+    }
+}
