@@ -1,5 +1,7 @@
 //! Failures on purpose, of kubemark machines.
 
+use std::fs;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, runtime::watcher};
 use serde_json::{Value, json};
@@ -8,7 +10,7 @@ use crate::{CLUSTER, kinds::Kind};
 use kube_node_testing::{
     Fixture, TestCluster,
     fault_injection::{
-        FaultTarget, a_reboot_takes_its_pods_along, a_silent_node_becomes_unknown,
+        FaultTarget, a_reboot_takes_its_pods_along, a_silent_node_becomes_unknown, by_turns, unhealthy_after,
         unhealthy_and_healthy_by_turns, unhealthy_for_ever_after_a_while,
     },
 };
@@ -72,4 +74,28 @@ pub async fn an_upstream_pod_after_a_while() {
 pub async fn an_upstream_pod_in_silence() {
     let _node = crate::NODE.read().await;
     a_silent_node_becomes_unknown::<Pod<true>>(&CLUSTER, "up-silent").await;
+}
+
+/// A machine of the class that `kube-node convert` made of an example of the provider configuration. The image of the example
+/// is in no registry that a test may depend on, so the machine has our own.
+async fn converted(example: &str) -> Pod<false> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/convert/examples");
+    let text = fs::read_to_string(format!("{folder}/{example}.converted.yaml")).unwrap();
+    let mut class: Value = serde_norway::from_str(&text).unwrap();
+    class["spec"]["kubemark"] = json!({});
+    Pod(Fixture::new(&CLUSTER, example, 1, class["spec"].clone()).await)
+}
+
+pub async fn a_converted_configuration_by_turns() {
+    let _node = crate::NODE.read().await;
+    let pod = converted("unready-by-turns").await;
+    by_turns(&pod, 5, 40).await;
+    pod.clean_up().await;
+}
+
+pub async fn a_converted_configuration_after_a_while() {
+    let _node = crate::NODE.read().await;
+    let pod = converted("unready-after-40s").await;
+    unhealthy_after(&pod, 40).await;
+    pod.clean_up().await;
 }

@@ -39,12 +39,16 @@ pub async fn from_create_to_cleanup() {
     let _node = crate::NODE.read().await;
     let upstream = images::KUBEMARK.rsplit_once(':').unwrap();
     for version in [None, Some(upstream.1)] {
-        let image: &[&str] = if version.is_some() { &["--image", upstream.0] } else { &[] };
+        // A version and an image ask for kubemark by themselves.
+        let kind =
+            if version.is_some() { ["--image", upstream.0] } else { ["--node-controller", "kubemark"] };
         // `up` has made a set of this name, without nodes.
         output(&["cleanup"], None);
         assert!(output(&["setup"], version).contains("An operator runs."));
-        let said = output(&[&["create", "2"], image].concat(), version);
+        let said = output(&[&["create", "2"], &kind[..]].concat(), version);
         assert!(said.starts_with("NodeSet hollow-nodes: 2 nodes of NodeController kubemark"), "{said}");
+        // The real node is there, too.
+        assert!(said.contains(", with the taint kube-node.io/hollow:NoSchedule\n"), "{said}");
         assert!(said.ends_with("2 of 2 nodes are Ready\n"), "{said}");
         let wanted = if version.is_some() { images::KUBEMARK } else { images::KUBE_NODE };
         let there = pods().await;

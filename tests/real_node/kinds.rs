@@ -4,10 +4,9 @@ use std::{collections::HashSet, fs, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
-use local_cluster::images;
 use serde_json::{Value, json};
 
-use kube_node_testing::{Fixture, condition, eventually, is_ready};
+use kube_node_testing::{Fixture, condition, eventually, is_ready, kubemark_image};
 
 /// Until a few pods run, on a machine that runs much else.
 pub const UP: Duration = Duration::from_mins(3);
@@ -33,7 +32,7 @@ impl Kind {
             "kubemark": {},
         });
         if self == Self::Upstream {
-            spec["kubemark"]["image"] = json!(images::KUBEMARK);
+            spec["kubemark"]["image"] = json!(kubemark_image());
         }
         merge(&mut spec, more);
         spec

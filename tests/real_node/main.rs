@@ -1,6 +1,6 @@
 //! The cluster with a real node: kubelet, containerd, CNI and kube-proxy run for real, and so do pods of our own images.
 //!
-//! Suites with other arguments of `up` have clusters of their own: [`compare`] and [`installed`].
+//! Suites with other arguments of `up` have clusters of their own: [`compare`], [`installed`] and [`pulled`].
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -19,9 +19,15 @@ mod installed;
 mod kinds;
 mod machines;
 mod node;
+#[path = "../helm/program.rs"]
+#[allow(dead_code, reason = "a part of it is for the tests of the chart")]
+mod program;
 mod provisioning;
+mod pulled;
 mod reboot;
 mod refusals;
+#[path = "../registry/mod.rs"]
+mod registry;
 mod silence;
 mod trouble;
 
@@ -43,8 +49,11 @@ fn main() -> ExitCode {
     let trials = trials! {
         waiting installed::release::from_install_to_uninstall,
         waiting compare::ours_differs_least_and_each_difference_is_explained,
+        waiting pulled::the_chart_is_installed_with_an_image_out_of_a_registry,
         waiting fault_injection::our_pod_in_silence,
         waiting fault_injection::an_upstream_pod_in_silence,
+        waiting fault_injection::a_converted_configuration_by_turns,
+        waiting fault_injection::a_converted_configuration_after_a_while,
         waiting fault_injection::our_pod_by_turns,
         waiting fault_injection::our_pod_after_a_while,
         waiting fault_injection::our_pod_reboots,

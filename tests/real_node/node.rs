@@ -13,7 +13,9 @@ use nix::{
 use serde_json::json;
 
 use crate::CLUSTER;
-use kube_node_testing::{LONG, create, delete, eventually, is_ready, phase, real_node::daemons, taints};
+use kube_node_testing::{
+    LONG, create, delete, eventually, git_version, is_ready, phase, real_node::daemons, taints,
+};
 
 /// A pod of the node itself: the hollow ones of other tests take pods too, and run nothing. It may have to wait for the
 /// service account of its namespace.
@@ -58,7 +60,7 @@ pub async fn the_node_is_ready_and_open_to_all() {
     assert!(taints(&node).is_empty(), "{:?}", taints(&node));
     let info = node.status.unwrap().node_info.unwrap();
     assert!(info.container_runtime_version.starts_with("containerd://"), "{info:?}");
-    assert_eq!(info.kubelet_version, "v1.36.3");
+    assert_eq!(info.kubelet_version, git_version());
     assert_eq!(daemons(&CLUSTER).len(), 3);
     let text = String::from_utf8(CLUSTER.kube_node(&["status"]).stdout).unwrap();
     for name in ["real-node", "containerd", "kubelet", "kube-proxy"] {

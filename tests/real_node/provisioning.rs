@@ -16,7 +16,7 @@ use crate::{
     kinds::{BOTH, Kind, UP, machine, process, ready},
     node::ctr,
 };
-use kube_node_testing::{Fixture, create, eventually};
+use kube_node_testing::{Fixture, create, eventually, git_version};
 
 /// Tag of the images with a shell.
 const SHELL: &str = "shell";
@@ -66,7 +66,7 @@ pub async fn files_reach_the_machine_as_they_were_asked_for() {
 pub async fn versions_are_reported_as_they_were_asked_for() {
     let _node = crate::NODE.read().await;
     // Of upstream it picks the image; what its kubelet says is the image's own.
-    for (kind, version) in [(Kind::Fixture, "v1.35.1"), (Kind::Upstream, "v1.36.3")] {
+    for (kind, version) in [(Kind::Fixture, "v1.35.1"), (Kind::Upstream, git_version().as_str())] {
         let mut class = kind.class(json!({"provisioning": {
             "kubelet": {"version": version}, "containerRuntime": {"name": "containerd", "version": "2.1.4"}}}));
         if kind == Kind::Upstream {

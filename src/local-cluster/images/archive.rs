@@ -1,6 +1,5 @@
 //! Archive of one image: an OCI layout (`oci-layout`, `index.json`, `blobs/sha256/…`) plus Docker's
-//! `manifest.json`, which names the same blobs. The five short documents are written as JSON; a crate of
-//! builders would add little.
+//! `manifest.json`, which names the same blobs.
 
 use std::{
     fs::{self, File},
@@ -9,19 +8,15 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use data_encoding::HEXLOWER;
-use kube_ext::memory;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tar::{Archive, Builder, EntryType};
 
 use super::{
-    Image, NON_ROOT,
+    Image,
     layer::{Layer, folder, header},
+    packed::{self, Blob, Packed},
 };
 
-/// Fixed creation time of every image, so that builds are reproducible.
-const CREATED: &str = "1970-01-01T00:00:00Z";
 const INDEX: &str = "index.json";
 
 /// A written archive.
@@ -37,84 +32,27 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// One content-addressed file.
-struct Blob {
-    digest: String,
-    bytes: Vec<u8>,
-}
-
-impl Blob {
-    fn new(bytes: Vec<u8>) -> Self {
-        Self { digest: HEXLOWER.encode(&Sha256::digest(&bytes)), bytes }
-    }
-
-    fn json(value: &Value) -> Self {
-        Self::new(value.to_string().into_bytes())
-    }
-
-    fn path(&self) -> String {
-        format!("blobs/sha256/{}", self.digest)
-    }
-
-    fn descriptor(&self, media_type: &str) -> Value {
-        json!({
-            "mediaType": format!("application/vnd.oci.image.{media_type}"),
-            "digest": format!("sha256:{}", self.digest),
-            "size": self.bytes.len(),
-        })
-    }
-}
-
 /// Writes the archive of an image to `path` atomically. With another `tag` the image can be loaded beside the
 /// one that a local cluster uses.
 pub fn write(image: Image, tag: Option<&str>, layer: &Layer, path: &Path) -> anyhow::Result<Written> {
-    write_tar(image.tagged(tag), image, layer, path)
-        .with_context(|| format!("cannot write {}", path.display()))
+    let packed = Packed::new(image, tag.unwrap_or(image.tag()), layer);
+    write_tar(image.tagged(tag), packed, path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Result<Written> {
-    let architecture = layer.architecture;
+fn write_tar(name: String, image: Packed, path: &Path) -> io::Result<Written> {
     let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
-    let config = Blob::json(&json!({
-        "architecture": architecture,
-        "os": "linux",
-        "created": CREATED,
-        "config": {
-            "User": format!("{NON_ROOT}:{NON_ROOT}"),
-            "Entrypoint": image.entrypoint(),
-            // With / on PATH, `exec kube-node` finds the program.
-            "Env": ["PATH=/:/bin", format!("{}={}", memory::VARIABLE, memory::VALUE)],
-            "WorkingDir": "/tmp",
-            "Labels": {
-                "org.opencontainers.image.title": image.stem(),
-                "org.opencontainers.image.version": tag,
-                "org.opencontainers.image.licenses": "Apache-2.0",
-            },
-        },
-        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
-    }));
-    let layer = Blob::new(layer.blob.clone());
-    let manifest = Blob::json(&json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": config.descriptor("config.v1+json"),
-        "layers": [layer.descriptor("layer.v1.tar+gzip")],
-    }));
-    let mut described = manifest.descriptor("manifest.v1+json");
-    described["platform"] = json!({"architecture": architecture, "os": "linux"});
+    let mut described = image.descriptor();
     // The first annotation is read by containerd, the second is the OCI standard.
     described["annotations"] =
         json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
-    let index = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": [described],
-    });
-    let docker = json!([{"Config": config.path(), "RepoTags": [name], "Layers": [layer.path()]}]);
+    let index = json!({"schemaVersion": 2, "mediaType": packed::INDEX, "manifests": [described]});
+    let Packed { config, layer, manifest, .. } = image;
+    let in_tar = |blob: &Blob| format!("blobs/{}", blob.digest.replace(':', "/"));
+    let docker = json!([{"Config": in_tar(&config), "RepoTags": [name], "Layers": [in_tar(&layer)]}]);
 
-    let digest = format!("sha256:{}", manifest.digest);
+    let digest = manifest.digest.clone();
     let mut files: Vec<(String, Vec<u8>)> =
-        [config, layer, manifest].into_iter().map(|blob| (blob.path(), blob.bytes)).collect();
+        [config, layer, manifest].into_iter().map(|blob| (in_tar(&blob), blob.bytes)).collect();
     files.sort();
     files.push((INDEX.into(), index.to_string().into_bytes()));
     files.push(("manifest.json".into(), docker.to_string().into_bytes()));
@@ -153,7 +91,9 @@ pub fn manifest_digest(path: &Path) -> anyhow::Result<String> {
 mod tests {
     use std::{collections::BTreeMap, io::Read};
 
+    use data_encoding::HEXLOWER;
     use flate2::read::GzDecoder;
+    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::images::{Contents, KUBE_NODE, PAUSE, Program};

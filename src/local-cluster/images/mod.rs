@@ -1,14 +1,18 @@
-//! Container images without Docker: archives for `ctr -n k8s.io images import`, `docker load` and `podman load`.
+//! Container images without Docker: archives for `ctr -n k8s.io images import`, `docker load` and `podman load`, and
+//! pushes to registries.
 //!
 //! An image has one layer, built from scratch ([`layer`]): a static program (kube-node's image has a second
 //! one, see [`machine`]), users, a writable /tmp, and a shell if requested. The archive ([`archive`]) is an
-//! OCI layout plus Docker's manifest. The same input makes the same bytes, so equal digests mean equal contents.
+//! OCI layout plus Docker's manifest; a registry ([`registry`]) gets the same blobs. The same input makes the same
+//! bytes, so equal digests mean equal contents.
 
 mod archive;
 mod hash;
 mod layer;
 mod machine;
+mod packed;
 mod program;
+pub mod registry;
 
 use kube_node_api::names::MACHINE_PROGRAM;
 use strum::IntoStaticStr;
@@ -16,6 +20,7 @@ use strum::IntoStaticStr;
 pub use archive::{Written, manifest_digest, write};
 pub use layer::{Contents, Layer};
 pub use machine::{machine_beside, set_build};
+pub use packed::Packed;
 pub use program::Program;
 
 /// Name of the image of kube-node itself: operator, hollow kubelet and kubemark proxy, by subcommand.
@@ -51,6 +56,11 @@ impl Image {
             Self::Pause => PAUSE,
             Self::Kubemark => KUBEMARK,
         }
+    }
+
+    /// Tag: the version of the program.
+    pub fn tag(self) -> &'static str {
+        self.name().rsplit_once(':').map_or("latest", |(_, tag)| tag)
     }
 
     /// Name of the image with another tag.

@@ -20,6 +20,8 @@ pub(super) const CONTAINERD: &str = "containerd.toml";
 pub(super) const KUBELET: &str = "kubelet.yaml";
 pub(super) const PROXY: &str = "kube-proxy.yaml";
 const CNI_DIR: &str = "cni";
+/// Folder of settings for registries, which users fill.
+const REGISTRIES_DIR: &str = "certs.d";
 
 /// The files and their templates. In the CNI configuration there is no masquerading, since the host has a route to the pods and
 /// sees their own addresses; addresses are kept in memory, since after a restart of the node no pod holds one; and portmap has
@@ -54,6 +56,7 @@ fn values(node: &Node, dir: &Path, cgroup_root: &str, snapshotter: &str) -> Vec<
         ("socket", SOCKET.into()),
         ("endpoint", format!("unix://{SOCKET}").into()),
         ("snapshotter", snapshotter.into()),
+        ("registries", json!(dir.join(REGISTRIES_DIR))),
         ("sandbox", images::PAUSE.into()),
         ("restrict_oom_score", node.restrict_oom_score.into()),
         ("cni_bin_dir", json!(programs.cni_dir)),

@@ -89,6 +89,9 @@ fn archives(dir: &Path, binaries: &Binaries, progress: &Progress) -> anyhow::Res
         // Packing a program takes seconds; all images of one program share the layer.
         let mut layer = None;
         for &image in images_of_it {
+            // Upstream's image is tagged by the release that the cluster runs.
+            let tag =
+                (image == Image::Kubemark).then(|| format!("v{}", binaries.version().replace('+', "_")));
             let path = dir.join(format!("{}-{fingerprint}.tar", image.stem()));
             let digest = if path.exists() {
                 images::manifest_digest(&path)?
@@ -97,9 +100,9 @@ fn archives(dir: &Path, binaries: &Binaries, progress: &Progress) -> anyhow::Res
                     Some(layer) => layer,
                     none => none.insert(Layer::build(image, contents)?),
                 };
-                images::write(image, None, layer, &path)?.digest
+                images::write(image, tag.as_deref(), layer, &path)?.digest
             };
-            archives.push(ImageArchive { name: image.name().to_owned(), digest, path });
+            archives.push(ImageArchive { name: image.tagged(tag.as_deref()), digest, path });
         }
     }
     // Remove archives of older programs.

@@ -16,6 +16,7 @@ use crate::{
     binaries::{self, Binaries},
     build,
     executable::{is_executable, release_in},
+    modules::RUNTIME,
     progress::Progress,
 };
 
@@ -118,7 +119,7 @@ impl Programs {
 
     /// Builds the programs that the options do not name, once per user.
     pub async fn build(options: &Options, progress: &Progress) -> anyhow::Result<()> {
-        build::build(&Binaries::runtime_cache_dir()?, &built_for(options), progress).await
+        build::build(&Binaries::runtime_cache_dir()?, &RUNTIME, &built_for(options), progress).await
     }
 }
 

@@ -1,8 +1,12 @@
 //! What the image of kube-node holds for machines: the small program where it lies beside the one that packs and is of the
-//! same build, and else the whole one under its name, which is said.
+//! same build, and else the whole one under its name, which is said. [`push`] has the pushes to a registry.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod push;
+#[path = "../registry/mod.rs"]
+mod registry;
 
 use std::{
     collections::BTreeMap,

@@ -1,0 +1,107 @@
+//! Pushes images to a registry, by the distribution API of OCI.
+//!
+//! Input: a [`Repository`], a tag, and images for different architectures. Output: the digest that the tag names afterwards.
+//!
+//! Invariants: a manifest is pushed after the blobs that it names, and the tag last, so nobody pulls half an image. Blobs
+//! that the registry has are not sent again. No error quotes a credential.
+
+mod credentials;
+mod refusal;
+mod repository;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use http::HeaderValue;
+use oci_client::{
+    Client, RegistryOperation,
+    client::{ClientConfig, ClientProtocol},
+    errors::Result,
+};
+
+pub use repository::Repository;
+
+use self::credentials::Credentials;
+use super::packed::{self, Blob, Packed};
+use crate::progress::Progress;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for one request: a layer on a slow line takes minutes.
+const REQUEST_LIMIT: Duration = Duration::from_mins(10);
+
+/// Pushes images under a tag, several as one index. Without `plain_http` loopback addresses are asked by http, and all
+/// others by https.
+pub async fn push(
+    repository: &Repository,
+    tag: &str,
+    images: Vec<Packed>,
+    plain_http: Option<bool>,
+    progress: &Progress,
+) -> anyhow::Result<String> {
+    let credentials = Credentials::find(repository)?;
+    let explain = |error| refusal::explain(error, repository, &credentials);
+    let client = client(plain_http.unwrap_or_else(|| repository.is_loopback()))?;
+    let scope = repository.reference(tag);
+    progress.step(&format!("Pushing to {repository}"));
+    client.auth(&scope, &credentials.auth, RegistryOperation::Push).await.map_err(explain)?;
+    let upload = Upload { client, repository };
+    upload.images(tag, images).await.map_err(explain)
+}
+
+fn client(plain_http: bool) -> anyhow::Result<Client> {
+    // The HTTP client takes its cryptography from the process. An error says that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = ClientConfig {
+        protocol: if plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
+        // One request for each blob: some registries take no chunks.
+        use_monolithic_push: true,
+        connect_timeout: Some(CONNECT_LIMIT),
+        read_timeout: Some(REQUEST_LIMIT),
+        user_agent: concat!("kube-node/", env!("CARGO_PKG_VERSION")),
+        ..ClientConfig::default()
+    };
+    Client::try_from(config).context(
+        "cannot set up TLS: install the CAs of the system (ca-certificates), or name a file of CAs in SSL_CERT_FILE",
+    )
+}
+
+/// A client with the repository that it pushes to.
+struct Upload<'a> {
+    client: Client,
+    repository: &'a Repository,
+}
+
+impl Upload<'_> {
+    async fn images(&self, tag: &str, mut images: Vec<Packed>) -> Result<String> {
+        for image in &mut images {
+            for blob in [&mut image.layer, &mut image.config] {
+                self.blob(blob).await?;
+            }
+        }
+        if let [image] = &mut images[..] {
+            return self.manifest(tag, &mut image.manifest, packed::MANIFEST).await;
+        }
+        let mut index = packed::index(&images);
+        for image in &mut images {
+            let digest = image.manifest.digest.clone();
+            self.manifest(&digest, &mut image.manifest, packed::MANIFEST).await?;
+        }
+        self.manifest(tag, &mut index, packed::INDEX).await
+    }
+
+    async fn blob(&self, blob: &mut Blob) -> Result<()> {
+        let any = self.repository.reference(&blob.digest);
+        // A registry that does not answer the question is asked to take the blob, and says why not.
+        if !self.client.blob_exists(&any, &blob.digest).await.unwrap_or_default() {
+            self.client.push_blob(&any, std::mem::take(&mut blob.bytes), &blob.digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Pushes a manifest under a tag or its own digest.
+    async fn manifest(&self, name: &str, blob: &mut Blob, media_type: &'static str) -> Result<String> {
+        let (name, media_type) = (self.repository.reference(name), HeaderValue::from_static(media_type));
+        self.client.push_manifest_raw(&name, std::mem::take(&mut blob.bytes), media_type).await?;
+        Ok(blob.digest.clone())
+    }
+}

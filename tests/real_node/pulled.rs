@@ -1,0 +1,126 @@
+//! An installation as on any cluster: the image comes out of a registry, and nothing is imported.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+use kube_node_testing::{Fixture, TemporaryCluster, class_spec, create, test_target};
+use serde_json::json;
+
+use crate::{
+    program::{CHART, said, try_helm},
+    registry::Registry,
+};
+
+const NAMESPACE: &str = "kube-node-system";
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kube-node");
+
+pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
+    let cluster = TemporaryCluster::start(test_target!(), "pulled", &["--real-node", "--without-operator"]);
+    let host: IpAddr = cluster.state()["network"]["host"].as_str().unwrap().parse().unwrap();
+    let registry = Registry::start("pulled", host, &json!({}));
+    let (address, repository) = (registry.address, format!("{}/team/kube-node", registry.address));
+    // As docs/images.md says of a registry that speaks http.
+    let settings = cluster.dir.join("real-node/certs.d").join(address.to_string());
+    fs::create_dir_all(&settings).unwrap();
+    fs::write(settings.join("hosts.toml"), format!("server = \"http://{address}\"\n")).unwrap();
+
+    let start = Instant::now();
+    let pushed = push(&repository);
+    println!("kube-node image --push: {:.1} s", start.elapsed().as_secs_f64());
+    let version = env!("CARGO_PKG_VERSION");
+    let digest =
+        pushed.strip_prefix(&format!("{repository}:{version}@")).unwrap_or_else(|| panic!("{pushed}"));
+
+    // `up` has applied what the chart brings.
+    let cleanup = cluster.kube_node(&["cleanup", "--all"]);
+    assert!(cleanup.status.success(), "{}", said(&cleanup));
+    let start = Instant::now();
+    let image = format!("image.repository={repository}");
+    let install = ["install", "kube-node", CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait"];
+    let limits = ["--wait-for-jobs", "--timeout", "4m", "--set", "replicas=1", "--set", &image];
+    let output = try_helm(&cluster.dir.join("kubeconfig"), &[&install[..], &limits].concat());
+    let events = || said(&cluster.try_kubectl(&["-n", NAMESPACE, "get", "pods,events"]));
+    assert!(output.status.success(), "{}\n{}", said(&output), events());
+    println!("helm install with that image: {:.1} s", start.elapsed().as_secs_f64());
+
+    let client = cluster.client().await;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let of_operator = ListParams::default().labels("app.kubernetes.io/component=operator");
+    let operators = pods.list(&of_operator).await.unwrap().items;
+    assert_eq!(operators.len(), 1, "{}", events());
+    let container = operators[0].status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
+    assert_eq!(container.image, format!("{repository}:{version}"));
+    // No image of this name was imported, so the digest is that of a pull.
+    assert_eq!(container.image_id, format!("{repository}@{digest}"));
+
+    let own = Fixture::of(client.clone(), "pulled");
+    let mut class = class_spec();
+    class["template"] = json!({"taints": [{"key": "example.com/hollow", "effect": "NoSchedule"}]});
+    create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class})).await.unwrap();
+    own.create_set(3, json!({})).await;
+    own.settled(3).await;
+    own.clean_up().await;
+
+    let output = try_helm(
+        &cluster.dir.join("kubeconfig"),
+        &["uninstall", "kube-node", "--namespace", NAMESPACE, "--wait"],
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    cluster.kubectl(&[
+        "delete",
+        "crds",
+        "nodesets.kube-node.io",
+        "nodeclasses.kube-node.io",
+        "--ignore-not-found",
+    ]);
+    two_commands(&cluster, &format!("{repository}:{version}")).await;
+}
+
+/// From a cluster without kube-node to an operator and 100 Ready nodes, as the README has it, and back.
+async fn two_commands(cluster: &TemporaryCluster, image: &str) {
+    let start = Instant::now();
+    let setup = cluster.kube_node(&["setup", "--operator", "--image", image]);
+    assert!(setup.status.success(), "{}", said(&setup));
+    println!("setup --operator: {:.1} s", start.elapsed().as_secs_f64());
+    let create = cluster.kube_node(&["create", "100", "--timeout", "2m"]);
+    assert!(
+        create.status.success() && said(&create).contains("100 of 100 nodes are Ready"),
+        "{}",
+        said(&create)
+    );
+    // The node that the operator runs on is not hollow.
+    assert!(said(&create).contains("with the taint kube-node.io/hollow:NoSchedule"), "{}", said(&create));
+    println!("and create 100: {:.1} s", start.elapsed().as_secs_f64());
+    let refused = cluster.kube_node(&["cleanup", "--operator"]);
+    assert!(!refused.status.success() && said(&refused).contains("delete NodeSet"), "{}", said(&refused));
+    for args in [&["cleanup"][..], &["cleanup", "--operator"]] {
+        let output = cluster.kube_node(args);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+}
+
+/// Pushes the image of this build, whose layer no imported image has: the machine program is missing. Returns the last line.
+fn push(repository: &str) -> String {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("pulled-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let program = dir.join("kube-node");
+    fs::hard_link(Path::new(PROGRAM), &program).unwrap();
+    let output = Command::new(&program)
+        .args(["image", "--push", repository, "--plain-http"])
+        // No credentials of whoever runs the tests.
+        .env("DOCKER_CONFIG", &dir)
+        .env_remove("REGISTRY_AUTH_FILE")
+        .env_remove("XDG_RUNTIME_DIR")
+        .output()
+        .unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
+}
