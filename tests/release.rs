@@ -1,5 +1,6 @@
 //! The release script refuses what is no release, and says what to do. Making one takes minutes and is left to whoever
-//! releases; what it would make it from is looked at here: the versions that the repository really has.
+//! releases; what it would make it from is looked at here: the versions that the repository really has. Signatures, the manifest
+//! for krew and the workflows are made and read here by the programs that read them elsewhere.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -8,8 +9,10 @@ use std::{
     env, fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
 };
+
+use kube_node_testing::go_program::GoProgram;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CHART: &str = "charts/kube-node/Chart.yaml";
@@ -17,6 +20,8 @@ const SECURITY: &str = "SECURITY.md";
 /// Stands in SECURITY.md until a maintainer has written an address there.
 const PLACEHOLDER: &str = "SECURITY-CONTACT";
 const CONTACT: &str = "security@example.com";
+const SIGNERS: &str = ".ci/release-signers";
+const SIGNER: &str = "release namespaces=\"kube-node-release\" ssh-ed25519 AAAA\n";
 /// This machine, and the one that is cross-compiled for.
 const HOST: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
 const OTHER: (&str, &str) =
@@ -35,7 +40,7 @@ impl Scene {
         let dir =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("release-{name}-{}", std::process::id()));
         let scene = Self { dir };
-        for file in [".ci/release", "Cargo.toml", CHART, "CHANGELOG.md", SECURITY] {
+        for file in [".ci/release", ".ci/krew", ".ci/sign", "Cargo.toml", CHART, "CHANGELOG.md", SECURITY] {
             let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join(file), scene.dir.join(file));
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             fs::copy(from, to).unwrap();
@@ -51,6 +56,7 @@ impl Scene {
         let security = fs::read_to_string(scene.dir.join(SECURITY)).unwrap();
         let filled_in = security.replace(PLACEHOLDER, CONTACT) + "\n" + CONTACT;
         fs::write(scene.dir.join(SECURITY), filled_in).unwrap();
+        fs::write(scene.dir.join(SIGNERS), SIGNER).unwrap();
         scene.git(&["init", "--quiet"]);
         scene.commit();
         scene
@@ -88,6 +94,21 @@ impl Scene {
         let output = script.args(["--check", "--target", target]).env("PATH", path).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+    }
+
+    /// Runs another of its scripts.
+    fn script(&self, name: &str, args: &[&str]) -> Output {
+        Command::new(self.dir.join(".ci").join(name)).args(args).output().unwrap()
+    }
+
+    /// A folder below `target` with such files, as a release has them.
+    fn folder(&self, files: &[(&str, &str)]) -> PathBuf {
+        let folder = self.dir.join(format!("target/release-{VERSION}"));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, content) in files {
+            fs::write(folder.join(name), content).unwrap();
+        }
+        folder
     }
 
     fn refused(&self) -> String {
@@ -161,6 +182,13 @@ fn what_does_not_agree_is_refused() {
                 "SECURITY.md has the placeholder {PLACEHOLDER}: write the address for private reports there"
             ),
         ),
+        (
+            "signers",
+            SIGNERS,
+            SIGNER.to_owned(),
+            String::new(),
+            format!("{SIGNERS} names no key: write the line for that of whoever signs the release there"),
+        ),
     ] {
         let scene = Scene::new(name);
         scene.replace(file, &from, &to);
@@ -214,4 +242,147 @@ fn a_wrong_argument_is_refused() {
     let scene = Scene::new("argument");
     let path = env::var("PATH").unwrap();
     assert_eq!(scene.check("riscv64", &path).unwrap_err(), "no release: --target is amd64 or arm64\n");
+    let output = scene.script("release", &["--download-url", "example.com"]);
+    assert_eq!(error(&output), "no release: --download-url begins with https://\n");
+}
+
+fn error(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Runs a command of a shell in a folder.
+fn bash(folder: &Path, command: &str) -> Output {
+    Command::new("bash").args(["-c", command]).current_dir(folder).output().unwrap()
+}
+
+/// What docs/releases.md tells users to verify by: of the signature, and of the files.
+fn verification() -> [String; 2] {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/releases.md")).unwrap();
+    ["$ ssh-keygen -Y verify ", "$ sha256sum --check "].map(|begin| {
+        let line = page.lines().find(|line| line.starts_with(begin)).expect("the command is there");
+        line.trim_start_matches("$ ").to_owned()
+    })
+}
+
+#[test]
+fn a_signature_is_good_by_a_key_that_users_trust_and_for_these_files() {
+    let scene = Scene::new("sign");
+    let folder = scene.folder(&[("kube-node.tar", "a program")]);
+    assert!(bash(&folder, "sha256sum -- * >SHA256SUMS").status.success());
+    let key = scene.dir.join(".git/key");
+    let key = key.to_str().unwrap();
+    let made =
+        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key]).status();
+    assert!(made.expect("ssh-keygen, of the package openssh-client").success());
+
+    let refused = error(&scene.script("sign", &[key]));
+    let wanted =
+        format!("not signed: the key is not in {SIGNERS}: commit a line for it, with what {key}.pub has\n");
+    assert!(refused.contains(&wanted), "{refused}");
+    assert!(!folder.join("SHA256SUMS.sig").exists());
+
+    let public = fs::read_to_string(format!("{key}.pub")).unwrap();
+    scene.replace(SIGNERS, "ssh-ed25519 AAAA\n", &public);
+    let signed = scene.script("sign", &[key]);
+    assert!(signed.status.success(), "{}", String::from_utf8_lossy(&signed.stderr));
+    // As users do, with a copy of the file of signers.
+    fs::copy(scene.dir.join(SIGNERS), folder.join("release-signers")).unwrap();
+    let [signature, files] = verification();
+    let good = bash(&folder, &signature);
+    let said = String::from_utf8(good.stdout).unwrap();
+    assert!(said.starts_with("Good \"kube-node-release\" signature for release with ED25519 key "), "{said}");
+    assert!(bash(&folder, &files).status.success());
+
+    fs::write(folder.join("kube-node.tar"), "another program").unwrap();
+    assert!(!bash(&folder, &files).status.success());
+    assert!(
+        error(&scene.script("sign", &[key]))
+            .contains("are not those of SHA256SUMS: make the release again\n")
+    );
+    assert!(bash(&folder, "sha256sum kube-node.tar >SHA256SUMS").status.success());
+    assert!(!bash(&folder, &signature).status.success(), "other sums have no signature");
+    assert_eq!(
+        error(&scene.script("sign", &["/nonexistent"])),
+        "not signed: name the file of an SSH key: .ci/sign KEY [FOLDER]\n"
+    );
+}
+
+#[test]
+fn krew_installs_the_plugin_by_its_manifest() {
+    const KREW: GoProgram = GoProgram {
+        name: "krew",
+        folder: "tests/krew",
+        module: "sigs.k8s.io/krew",
+        package: "sigs.k8s.io/krew/cmd/krew",
+    };
+    let scene = Scene::new("krew");
+    let script = "#!/bin/sh\necho \"${0##*/}\"\n";
+    let folder = scene.folder(&[("kube-node", script), ("kube-node-machine", script), ("LICENSE", "")]);
+    let archive = |target: &str| format!("kube-node-{VERSION}-linux-{target}.tar.gz");
+    for target in ["amd64", "arm64"] {
+        // Each has another sum.
+        let pack = format!("chmod +x kube-node* && echo {target} >LICENSE && tar -czf {} *", archive(target));
+        assert!(bash(&folder, &pack).status.success());
+    }
+    let url = "https://example.com/download";
+    let manifest = scene.script("krew", &[VERSION, folder.to_str().unwrap(), url]).stdout;
+    fs::write(folder.join("kube-node.yaml"), &manifest).unwrap();
+    let manifest = String::from_utf8(manifest).unwrap();
+    let krew = KREW.path().expect("krew is built");
+    let install = |target: &str, from: &str| {
+        let root = scene.dir.join(format!("target/krew-{target}-{from}"));
+        let output = Command::new(&krew)
+            .args(["install", "--manifest", "kube-node.yaml", "--archive", &archive(from)])
+            .current_dir(&folder)
+            .env("KREW_ROOT", &root)
+            .env("KREW_OS", "linux")
+            .env("KREW_ARCH", target)
+            .env("KREW_NO_UPGRADE_CHECK", "1")
+            .output()
+            .unwrap();
+        (output, root)
+    };
+    for target in ["amd64", "arm64"] {
+        assert!(manifest.contains(&format!("\n      uri: {url}/{}\n", archive(target))), "{manifest}");
+        let (output, root) = install(target, target);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let plugin = Command::new(root.join("bin/kubectl-kube_node")).output().unwrap();
+        assert_eq!(String::from_utf8(plugin.stdout).unwrap(), "kubectl-kube_node\n");
+        let beside = root.join(format!("store/kube-node/v{VERSION}/kube-node-machine"));
+        assert!(beside.exists(), "machines have their own program");
+    }
+    let said = error(&install("amd64", "arm64").0);
+    assert!(said.contains("checksum does not match"), "{said}");
+}
+
+#[test]
+fn workflows_are_valid_and_name_actions_by_commit() {
+    const ACTIONLINT: GoProgram = GoProgram {
+        name: "actionlint",
+        folder: "tests/actionlint",
+        module: "github.com/rhysd/actionlint",
+        package: "github.com/rhysd/actionlint/cmd/actionlint",
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
+    let files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    // Programs that it calls if they are there would make another test of it.
+    let output = Command::new(ACTIONLINT.path().expect("actionlint is built"))
+        .args(["-no-color", "-shellcheck=", "-pyflakes="])
+        .args(&files)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let mut actions = 0;
+    for file in files {
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            let Some((_, action)) = line.split_once("uses: ") else { continue };
+            let (_, commit) = action.split_once('@').unwrap();
+            let (commit, version) = commit.split_once(" # v").expect("a version, for people");
+            let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(is_commit && !version.is_empty(), "{}: {line}", file.display());
+            actions += 1;
+        }
+    }
+    assert!(actions > 0);
 }
