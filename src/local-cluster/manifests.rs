@@ -19,12 +19,12 @@ use kube::{
     },
 };
 use kube_ext::error::refusal;
-use kube_node_api::names::FINALIZER_IN_USE;
+use kube_node_api::names::{FINALIZER_IN_USE, MACHINE_NAMESPACE};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::NAMESPACE;
+use super::{NAMESPACE, operator};
 
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "kube-node-up";
@@ -54,24 +54,26 @@ pub async fn install(client: &Client) -> anyhow::Result<()> {
     tokio::try_join!(apply_crds(client), apply_files(client)).map(drop)
 }
 
-/// Deletes everything that [`install`] applied, and waits until it is gone. The CRDs and their objects go
+/// Deletes everything that [`install`] applied, and the operator's own objects if `setup` has applied them, and waits until
+/// it is gone. The CRDs and their objects go
 /// first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
 /// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its
 /// namespace.
 pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
     remove(client, crds()?).await?;
-    release_secrets(client).await?;
+    release_secrets(client, NAMESPACE).await?;
     let mut objects = all()?;
+    objects.extend(operator::objects(None)?);
     objects.retain(|(object, _)| object.name_any() != LEASES_NAMESPACE);
     objects.reverse();
     remove(client, objects).await
 }
 
-/// Removes our finalizer from the Secrets of our namespace. Call this only when no NodeClass is left.
-pub async fn release_secrets(client: &Client) -> anyhow::Result<()> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+/// Removes our finalizer from the Secrets of the operator's namespace. Call this only when no NodeClass is left.
+pub async fn release_secrets(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let failed =
-        |name: &str| format!("cannot take the finalizer {FINALIZER_IN_USE} off Secret {name} in {NAMESPACE}");
+        |name: &str| format!("cannot take the finalizer {FINALIZER_IN_USE} off Secret {name} in {namespace}");
     for secret in api.list_metadata(&ListParams::default()).await.with_context(|| failed("*"))? {
         let mut finalizers = secret.finalizers().to_vec();
         finalizers.retain(|finalizer| finalizer != FINALIZER_IN_USE);
@@ -102,10 +104,23 @@ async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Objects of the files that do not exist, as kind and name.
-pub async fn absent(client: &Client) -> anyhow::Result<Vec<String>> {
+/// Objects of the files that do not exist, as kind and name, in an installation with these namespaces of operator
+/// and machines.
+pub async fn absent(client: &Client, operator: &str, machines: &str) -> anyhow::Result<Vec<String>> {
+    let chosen = |name: &mut String| match name.as_str() {
+        NAMESPACE => operator.clone_into(name),
+        MACHINE_NAMESPACE => machines.clone_into(name),
+        _ => {}
+    };
     let mut absent = Vec::new();
-    for manifest in all()? {
+    for mut manifest in all()? {
+        let metadata = &mut manifest.0.metadata;
+        if let Some(namespace) = &mut metadata.namespace {
+            chosen(namespace);
+        }
+        if let Some(name) = metadata.name.as_mut().filter(|_| manifest.1.kind == "Namespace") {
+            chosen(name);
+        }
         let title = title(&manifest);
         let there = api(client, &manifest).get_metadata_opt(&manifest.0.name_any()).await;
         if there.with_context(|| format!("cannot read {title}"))?.is_none() {
@@ -154,11 +169,11 @@ pub(super) fn unless_gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>
     }
 }
 
-fn title((object, resource): &Manifest) -> String {
+pub(super) fn title((object, resource): &Manifest) -> String {
     format!("{} {}", resource.kind, object.name_any())
 }
 
-fn api(client: &Client, (object, resource): &Manifest) -> Api<DynamicObject> {
+pub(super) fn api(client: &Client, (object, resource): &Manifest) -> Api<DynamicObject> {
     match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
         None => Api::all_with(client.clone(), resource),
@@ -194,9 +209,13 @@ async fn apply_files(client: &Client) -> anyhow::Result<()> {
 
 /// Server-side apply with force: fields of ours that another manager has changed become ours again.
 pub(super) async fn apply_manifest(client: &Client, manifest: &Manifest) -> anyhow::Result<()> {
-    let (api, params) = (api(client, manifest), PatchParams::apply(FIELD_MANAGER).force());
-    let applied = api.patch(&manifest.0.name_any(), &params, &Patch::Apply(&manifest.0)).await;
+    let api = api(client, manifest);
+    let applied = api.patch(&manifest.0.name_any(), &apply_params(), &Patch::Apply(&manifest.0)).await;
     applied.map(drop).with_context(|| format!("cannot apply {}", title(manifest)))
+}
+
+pub(super) fn apply_params() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
 }
 
 /// The CRDs.
@@ -204,6 +223,11 @@ fn crds() -> anyhow::Result<Vec<Manifest>> {
     let resource = ApiResource::erase::<CustomResourceDefinition>(&());
     let object = |crd| Ok((serde_json::from_value(serde_json::to_value(crd)?)?, resource.clone()));
     kube_node_api::crds().iter().map(object).collect()
+}
+
+/// Everything that [`install`] applies, in its order.
+pub(super) fn everything() -> anyhow::Result<Vec<Manifest>> {
+    Ok([crds()?, all()?].concat())
 }
 
 /// The objects of all files.

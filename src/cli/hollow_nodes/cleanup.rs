@@ -5,7 +5,7 @@ use clap::Args;
 use kube::{Api, Client};
 use kube_ext::objects::delete;
 use kube_node_api::{NodeClass, NodeSet};
-use local_cluster::uninstall;
+use local_cluster::{operator, uninstall};
 
 use super::{Goal, NAME, Wait, goal::follow};
 use crate::{access::object_names, print_line, text};
@@ -16,6 +16,9 @@ pub struct Cleanup {
     /// Also delete what setup installed: CRDs, roles, policies, and the namespaces with everything in them
     #[arg(long)]
     all: bool,
+    /// Take away what setup --operator installed, the operator included; refused while NodeSets or NodeClasses exist
+    #[arg(long, conflicts_with = "all")]
+    operator: bool,
     #[command(flatten)]
     limit: Wait,
 }
@@ -23,8 +26,16 @@ pub struct Cleanup {
 impl Cleanup {
     /// Returns when everything is gone.
     pub async fn run(self, client: &Client) -> anyhow::Result<()> {
+        if self.operator {
+            operator::refuse_release(client).await?;
+            nothing_but(client, None).await?;
+            uninstall(client).await?;
+            print_line("All that setup installed is gone.");
+            return Ok(());
+        }
         if self.all {
-            nothing_else(client).await?;
+            operator::refuse_release(client).await?;
+            nothing_but(client, Some(NAME)).await?;
         }
         if delete(&Api::<NodeSet>::all(client.clone()), NAME).await? {
             follow(client, Goal::Gone, self.limit.timeout).await?;
@@ -40,15 +51,18 @@ impl Cleanup {
     }
 }
 
-/// Refuses if other NodeSets or NodeClasses exist: they and their Nodes would be deleted with the CRDs.
-async fn nothing_else(client: &Client) -> anyhow::Result<()> {
+/// Refuses if other NodeSets or NodeClasses than `own` exist: they and their Nodes would be deleted with the CRDs.
+async fn nothing_but(client: &Client, own: Option<&str>) -> anyhow::Result<()> {
     let sets = object_names(&Api::<NodeSet>::all(client.clone()), "").await?;
     let classes = object_names(&Api::<NodeClass>::all(client.clone()), "").await?;
     let of_kind = |kind: &'static str, all: Vec<String>| {
-        all.into_iter().filter(|name| name != NAME).map(move |name| format!("{kind} {name}"))
+        all.into_iter()
+            .filter(move |name| Some(name.as_str()) != own)
+            .map(move |name| format!("{kind} {name}"))
     };
     let others: Vec<String> = of_kind("NodeSet", sets).chain(of_kind("NodeClass", classes)).collect();
     let named = text::names(&others, text::NAMES_MAX);
-    ensure!(others.is_empty(), "there is more than this fleet: delete {named} first, or leave --all out");
+    let or = if own.is_some() { ", or leave --all out" } else { "" };
+    ensure!(others.is_empty(), "there are nodes that need what setup installed: delete {named} first{or}");
     Ok(())
 }

@@ -1,16 +1,21 @@
 //! `kube-node create [N]`: applies the NodeClass and the NodeSet and waits until the nodes are Ready.
+//!
+//! An operator that is missing is reported at once; the objects stay, and one that starts later serves them.
+
+use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use kube_ext::{
     call::{ApiError, call},
-    objects::{Typed, read},
+    objects::{Typed, list, read},
 };
-use kube_node_api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet, names::LABEL_NODE_CONTROLLER};
 use serde_json::Value;
 
 use super::{
@@ -18,7 +23,10 @@ use super::{
     objects::{Kind, NodeController, set},
     read_set, replicas,
 };
-use crate::{access::FIELD_MANAGER, print_line};
+use crate::{access::FIELD_MANAGER, operator_probe::serves, print_line};
+
+/// Time limit for an operator to answer; one that runs takes a second at most.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// Arguments of `create`.
 #[derive(Debug, Args)]
@@ -37,7 +45,7 @@ pub struct Create {
 impl Create {
     /// Returns when all nodes are Ready.
     pub async fn run(self) -> anyhow::Result<()> {
-        let controller = self.kind.node_controller;
+        let controller = self.kind.node_controller();
         if controller == NodeController::Hollow && self.kind.image.is_some() {
             bail!("--image is for kubemark machines: leave it out, or take --node-controller kubemark");
         }
@@ -45,11 +53,18 @@ impl Create {
         let before = read_set(&client).await.map_err(|error| explained(error, "NodeSet"))?;
         let class = read(&Api::all(client.clone()), NAME).await?;
         check(before.as_ref(), class.as_ref(), controller)?;
-        apply::<NodeClass>(&client, &self.kind.class()).await?;
+        let class = self.kind.class(has_other_nodes(&client).await?);
+        apply::<NodeClass>(&client, &class).await?;
         apply::<NodeSet>(&client, &set(self.nodes)).await?;
         let image = self.kind.image().map_or_else(String::new, |image| format!(", image {image}"));
+        let taint =
+            taint(&class).map_or_else(String::new, |key| format!(", with the taint {key}:NoSchedule"));
         let (nodes, controller) = (self.nodes, controller.name());
-        print_line(format_args!("NodeSet {NAME}: {nodes} nodes of NodeController {controller}{image}"));
+        print_line(format_args!(
+            "NodeSet {NAME}: {nodes} nodes of NodeController {controller}{image}{taint}"
+        ));
+        let is_served = serves(&client, controller, ANSWER).await;
+        missing_operator(is_served, controller).into_iter().for_each(print_line);
         self.wait.until_ready(&client).await
     }
 }
@@ -65,6 +80,32 @@ fn check(set: Option<&NodeSet>, class: Option<&NodeClass>, desired: NodeControll
         bail!("NodeClass {NAME} is there already, with nodes of NodeController {other}: {again}");
     }
     Ok(())
+}
+
+/// Returns true if the cluster has a Node whose containers are real.
+async fn has_other_nodes(client: &Client) -> anyhow::Result<bool> {
+    let [hollow, kubemark] = [NodeController::Hollow, NodeController::Kubemark].map(NodeController::name);
+    let others = format!("{LABEL_NODE_CONTROLLER} notin ({hollow}, {kubemark})");
+    let params = ListParams::default().labels(&others).limit(1);
+    Ok(!list(&Api::<Node>::all(client.clone()), "Nodes", &params).await?.is_empty())
+}
+
+/// Key of the taint of a class as [`Kind::class`] makes it.
+fn taint(class: &Value) -> Option<&str> {
+    class.pointer("/spec/template/taints/0/key")?.as_str()
+}
+
+/// Says that no operator serves the class, or that this is not known.
+fn missing_operator(is_served: anyhow::Result<bool>, controller: &str) -> Option<String> {
+    match is_served {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "No operator serves NodeController {controller}: start one, in the cluster or beside it, for example kube-node operator --kubeconfig FILE."
+        )),
+        Err(why) => {
+            Some(format!("Whether an operator serves NodeController {controller} is not known: {why:#}"))
+        }
+    }
 }
 
 async fn apply<K: Typed>(client: &Client, object: &Value) -> anyhow::Result<()> {
@@ -89,6 +130,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_missing_operator_is_said_in_one_sentence() {
+        assert_eq!(missing_operator(Ok(true), "hollow"), None);
+        let said = missing_operator(Ok(false), "kubemark").unwrap();
+        assert!(said.starts_with("No operator serves NodeController kubemark: start one, "), "{said}");
+        assert!(said.ends_with('.') && !said.contains('\n') && !said.contains(". "), "{said}");
+        let said = missing_operator(Err(anyhow!("no right")), "hollow").unwrap();
+        assert!(said.ends_with("is not known: no right"), "{said}");
+    }
 
     #[test]
     fn what_is_there_is_not_made_into_something_else() {

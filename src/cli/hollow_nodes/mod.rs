@@ -21,6 +21,7 @@ use local_cluster::NODE_SET;
 pub use self::{cleanup::Cleanup, create::Create, list::List, scale::Scale, setup::Setup, verify::Verify};
 pub(super) use self::{
     goal::{Goal, progress},
+    objects::{has_tag, version},
     rows::{Row, row},
 };
 use super::access::ClusterArgs;

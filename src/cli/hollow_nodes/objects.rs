@@ -1,6 +1,7 @@
 //! NodeClass and NodeSet, as `create` applies them.
 
 use clap::Args;
+use kube_node_api::taints;
 use serde_json::{Value, json};
 
 use super::NAME;
@@ -12,25 +13,27 @@ const UPSTREAM: &str = "registry.k8s.io/kubemark";
 /// Kind of nodes to create, as arguments.
 #[derive(Debug, Args)]
 pub(super) struct Kind {
-    /// Provider of the nodes' machines
-    #[arg(long, value_enum, default_value_t)]
-    pub(super) node_controller: NodeController,
+    /// Provider of the nodes' machines; kubemark if --kubemark-version or --image is given, else hollow
+    #[arg(long, value_enum)]
+    pub(super) node_controller: Option<NodeController>,
     /// Version of upstream kubemark, which is the tag of its image; kube-node's own hollow kubelet when absent
     #[arg(long, value_name = "VERSION", env = "KUBEMARK_VERSION", value_parser = version)]
     pub(super) kubemark_version: Option<String>,
     /// Image of kubemark; its tag, if any, takes precedence over --kubemark-version
     #[arg(long, value_name = "IMAGE")]
     pub(super) image: Option<String>,
+    /// Leave out the taint kube-node.io/hollow:NoSchedule, which the nodes get in a cluster with other nodes
+    #[arg(long)]
+    pub(super) no_taint: bool,
 }
 
 /// Provider of the machines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum NodeController {
-    /// One pod per machine, with a hollow kubelet
-    #[default]
-    Kubemark,
     /// Many machines in one process, without pods
     Hollow,
+    /// One pod per machine, with a hollow kubelet
+    Kubemark,
 }
 
 impl NodeController {
@@ -44,25 +47,35 @@ impl NodeController {
 }
 
 impl Kind {
+    /// Provider of the machines: a version or an image of kubemark asks for kubemark.
+    pub(super) fn node_controller(&self) -> NodeController {
+        let is_kubemark = self.kubemark_version.is_some() || self.image.is_some();
+        let default = if is_kubemark { NodeController::Kubemark } else { NodeController::Hollow };
+        self.node_controller.unwrap_or(default)
+    }
+
     /// Image of a machine that is a pod; `None` for kube-node's own, and for machines without pods.
     pub(super) fn image(&self) -> Option<String> {
         match (&self.image, &self.kubemark_version) {
-            _ if self.node_controller == NodeController::Hollow => None,
+            _ if self.node_controller() == NodeController::Hollow => None,
             (Some(image), Some(version)) if !has_tag(image) => Some(format!("{image}:{version}")),
             (Some(image), _) => Some(image.clone()),
             (None, version) => version.as_ref().map(|version| format!("{UPSTREAM}:{version}")),
         }
     }
 
-    /// The NodeClass as JSON.
-    pub(super) fn class(&self) -> Value {
+    /// The NodeClass as JSON. Beside other nodes a taint keeps pods with real containers off hollow nodes.
+    pub(super) fn class(&self, is_beside_others: bool) -> Value {
+        let is_tainted = is_beside_others && !self.no_taint;
+        let taint = is_tainted.then(|| json!({"key": taints::HOLLOW, "effect": "NoSchedule"}));
         let spec = json!({
-            "nodeController": self.node_controller.name(),
+            "nodeController": self.node_controller().name(),
             "machineType": "hollow.medium",
             "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
             "reserved": {"cpu": "100m", "memory": "512Mi"},
             "provisioning": {"kubelet": {"version": self.kubemark_version}},
             "kubemark": {"image": self.image()},
+            "template": {"taints": Vec::from_iter(taint)},
         });
         object("NodeClass", NAME, spec)
     }
@@ -74,12 +87,12 @@ pub(super) fn set(replicas: i32) -> Value {
 }
 
 /// Returns true if an image name has a tag or a digest; the port of a registry is neither.
-fn has_tag(image: &str) -> bool {
+pub(crate) fn has_tag(image: &str) -> bool {
     image.rsplit('/').next().is_some_and(|last| last.contains([':', '@']))
 }
 
 /// Parses a version of Kubernetes in the form of `KUBEMARK_VERSION`.
-fn version(text: &str) -> Result<String, String> {
+pub(crate) fn version(text: &str) -> Result<String, String> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let release = text.split(['-', '+']).next().and_then(|release| release.strip_prefix('v'));
     let parts: Vec<&str> = release.unwrap_or_default().split('.').collect();
@@ -94,21 +107,19 @@ mod tests {
     use super::*;
     use kube_node_api::{NodeClass, NodeSet};
 
-    fn kind(node_controller: NodeController, version: Option<&str>, image: Option<&str>) -> Kind {
-        Kind {
-            node_controller,
-            kubemark_version: version.map(str::to_owned),
-            image: image.map(str::to_owned),
-        }
+    fn kind(node_controller: Option<NodeController>, version: Option<&str>, image: Option<&str>) -> Kind {
+        let [kubemark_version, image] = [version, image].map(|text| text.map(str::to_owned));
+        Kind { node_controller, kubemark_version, image, no_taint: false }
     }
 
     #[test]
     fn both_objects_are_of_our_kinds() {
         for node_controller in [NodeController::Kubemark, NodeController::Hollow] {
-            let class = kind(node_controller, Some("v1.36.3"), None).class();
+            let class = kind(Some(node_controller), Some("v1.36.3"), None).class(true);
             let read: NodeClass = serde_json::from_value(class).unwrap();
             assert_eq!(read.spec.node_controller, node_controller.name());
             assert_eq!(read.spec.kubemark.is_some(), node_controller == NodeController::Kubemark);
+            assert_eq!(read.spec.template.unwrap().taints[0].key, taints::HOLLOW);
         }
         let set: NodeSet = serde_json::from_value(set(7)).unwrap();
         assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, NAME));
@@ -116,8 +127,29 @@ mod tests {
     }
 
     #[test]
+    fn a_version_or_an_image_of_kubemark_asks_for_kubemark() {
+        let controller = |version, image| kind(None, version, image).node_controller();
+        assert_eq!(controller(None, None), NodeController::Hollow);
+        assert_eq!(controller(Some("v1.29.0"), None), NodeController::Kubemark);
+        assert_eq!(controller(None, Some("r/kubemark:own")), NodeController::Kubemark);
+        let hollow = kind(Some(NodeController::Hollow), Some("v1.29.0"), None);
+        assert_eq!((hollow.node_controller(), hollow.image()), (NodeController::Hollow, None));
+        assert_eq!(hollow.class(false)["spec"]["provisioning"]["kubelet"]["version"], "v1.29.0");
+    }
+
+    #[test]
+    fn nodes_beside_others_are_tainted_unless_asked_not_to() {
+        let mut kind = kind(None, None, None);
+        assert!(kind.class(false)["spec"].get("template").is_none(), "nobody else's pods are kept off");
+        let taint = json!({"key": "kube-node.io/hollow", "effect": "NoSchedule"});
+        assert_eq!(kind.class(true)["spec"]["template"]["taints"], json!([taint]));
+        kind.no_taint = true;
+        assert!(kind.class(true)["spec"].get("template").is_none());
+    }
+
+    #[test]
     fn a_version_picks_the_tag() {
-        let image = |version, image| kind(NodeController::Kubemark, version, image).image();
+        let image = |version, image| kind(Some(NodeController::Kubemark), version, image).image();
         assert_eq!(image(None, None), None, "our own");
         assert_eq!(image(Some("v1.29.0"), None).as_deref(), Some("registry.k8s.io/kubemark:v1.29.0"));
         assert_eq!(

@@ -1,0 +1,206 @@
+//! The operator as pods of a cluster, without helm: what `setup --operator` applies and `cleanup --operator` deletes.
+//!
+//! Input: `operator.yaml`, which a test writes from the chart's rendering with its default values; the objects that `up`
+//! applies come first ([`super::manifests`]). Invariant: nothing is changed before the API server has accepted all of it
+//! in a dry run, so that missing rights are found first.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ContainerState, ContainerStatus, Pod},
+    rbac::v1::ClusterRole,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DynamicObject, ListParams, Patch},
+    runtime::wait::Condition,
+};
+use kube_node_api::names::OPERATOR_SERVICE_ACCOUNT as NAME;
+
+use super::{
+    NAMESPACE, images,
+    manifests::{self, Manifest, api, apply_manifest, install, parse, title, wait_for},
+};
+
+/// The operator's own objects. Written by `KUBE_NODE_WRITE=1 cargo test --test helm`.
+const TEXT: &str = include_str!("operator.yaml");
+/// Annotation by which helm marks what belongs to a release.
+const HELM_RELEASE: &str = "meta.helm.sh/release-name";
+/// The same for the release's namespace.
+const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
+/// Label with the version of the program.
+const VERSION: &str = "app.kubernetes.io/version";
+
+/// Objects of the operator, which runs `image`; [`images::KUBE_NODE`] when absent.
+pub(super) fn objects(image: Option<&str>) -> anyhow::Result<Vec<Manifest>> {
+    let text = image.map_or_else(|| TEXT.to_owned(), |image| TEXT.replace(images::KUBE_NODE, image));
+    parse("operator.yaml", &text)
+}
+
+/// Everything that [`setup`] applies, in its order; without `operator` what [`install`] does.
+pub fn everything(operator: bool, image: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
+    let mut all = manifests::everything()?;
+    if operator {
+        all.extend(objects(image)?);
+    }
+    Ok(all.into_iter().map(|(object, _)| object).collect())
+}
+
+/// Refuses where helm has installed kube-node, which would undo what others change.
+pub async fn refuse_release(client: &Client) -> anyhow::Result<()> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let role =
+        roles.get_metadata_opt(NAME).await.with_context(|| format!("cannot read ClusterRole {NAME}"))?;
+    let annotation = |key| role.as_ref().and_then(|role| role.annotations().get(key));
+    if let (Some(release), Some(namespace)) = (annotation(HELM_RELEASE), annotation(HELM_NAMESPACE)) {
+        bail!(
+            "the release {release} of helm in namespace {namespace} is kube-node already: change it with helm upgrade, or remove it with helm uninstall first"
+        );
+    }
+    Ok(())
+}
+
+/// Version of the operator that `setup` has installed before, if another one.
+pub async fn other_version(client: &Client) -> anyhow::Result<Option<String>> {
+    let there = deployments(client).get_metadata_opt(NAME).await;
+    let there = there.with_context(|| format!("cannot read Deployment {NAME} in {NAMESPACE}"))?;
+    let version = there.and_then(|own| own.labels().get(VERSION).cloned());
+    Ok(version.filter(|version| version != env!("CARGO_PKG_VERSION")))
+}
+
+/// Installs kube-node with its operator, or changes what another call has installed.
+pub async fn setup(client: &Client, image: Option<&str>) -> anyhow::Result<()> {
+    let objects = objects(image)?;
+    try_out(client, manifests::everything()?.iter().chain(&objects)).await?;
+    install(client).await?;
+    for object in &objects {
+        apply_manifest(client, object).await?;
+    }
+    Ok(())
+}
+
+/// Lets the API server judge all objects, and change nothing.
+async fn try_out(client: &Client, objects: impl Iterator<Item = &Manifest>) -> anyhow::Result<()> {
+    let mut params = manifests::apply_params();
+    params.dry_run = true;
+    for manifest in objects {
+        let tried = api(client, manifest);
+        match tried.patch(&manifest.0.name_any(), &params, &Patch::Apply(&manifest.0)).await {
+            // Its namespace is among the objects, and not there yet.
+            Err(kube::Error::Api(status)) if status.code == 404 && manifest.0.namespace().is_some() => {}
+            tried => {
+                tried.with_context(|| {
+                    format!("nothing was changed, since {} would be refused", title(manifest))
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until all replicas of the operator are ready; an error says what is in their way.
+pub async fn wait_until_ready(client: &Client, limit: Duration) -> anyhow::Result<()> {
+    let problem = "the operator is not ready";
+    match wait_for(deployments(client), NAME, Ready, limit, problem).await {
+        Err(error) => match obstacle(client).await {
+            Some(obstacle) => Err(error.context(obstacle)),
+            None => Err(error),
+        },
+        ready => ready,
+    }
+}
+
+/// A Deployment whose present version serves, and no other.
+struct Ready;
+
+impl Condition<Deployment> for Ready {
+    fn matches_object(&self, own: Option<&Deployment>) -> bool {
+        own.is_some_and(|own| {
+            let wanted = own.spec.as_ref().and_then(|spec| spec.replicas);
+            own.status.as_ref().is_some_and(|status| {
+                status.observed_generation == own.metadata.generation
+                    && [status.replicas, status.updated_replicas, status.available_replicas] == [wanted; 3]
+            })
+        })
+    }
+}
+
+/// What keeps a pod of the operator from running.
+async fn obstacle(client: &Client) -> Option<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let own =
+        ListParams::default().labels("app.kubernetes.io/name=kube-node,app.kubernetes.io/component=operator");
+    let pods = pods.list(&own).await.ok()?;
+    pods.into_iter().find_map(|pod| Some(format!("pod {}: {}", pod.name_any(), reason(&pod)?)))
+}
+
+fn reason(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let waits = |container: &ContainerStatus| {
+        let Some(ContainerState { waiting: Some(waiting), .. }) = &container.state else { return None };
+        let message = waiting.message.as_deref().unwrap_or_default();
+        Some(format!("{} {message}", waiting.reason.as_deref()?).trim_end().to_owned())
+    };
+    let unscheduled =
+        status.conditions.iter().flatten().find(|one| one.status == "False" && one.type_ == "PodScheduled");
+    let mut containers = status.container_statuses.iter().flatten();
+    unscheduled.and_then(|one| one.message.clone()).or_else(|| containers.find_map(waits))
+}
+
+fn deployments(client: &Client) -> Api<Deployment> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_image_replaces_that_of_the_operator_and_of_its_machines() {
+        let text = serde_json::to_string(&everything(true, Some("example.com/a:1")).unwrap()).unwrap();
+        assert_eq!(text.matches("example.com/a:1").count(), 2);
+        assert!(!text.contains(images::KUBE_NODE));
+        let usual = serde_json::to_string(&everything(true, None).unwrap()).unwrap();
+        assert_eq!(usual.matches(images::KUBE_NODE).count(), 2);
+        assert!(everything(true, None).unwrap().len() > everything(false, None).unwrap().len());
+    }
+
+    #[test]
+    fn what_keeps_a_pod_from_running_is_said() {
+        let of = |status: serde_json::Value| {
+            reason(&serde_json::from_value(json!({ "metadata": { "name": "a" }, "status": status })).unwrap())
+        };
+        let waits = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } });
+        let container = json!({ "name": "operator", "image": "a", "imageID": "", "ready": false, "restartCount": 0, "state": waits });
+        assert_eq!(
+            of(json!({ "containerStatuses": [container] })).unwrap(),
+            "ImagePullBackOff no such image"
+        );
+        let condition =
+            json!({ "type": "PodScheduled", "status": "False", "message": "0/1 nodes are available" });
+        assert_eq!(of(json!({ "conditions": [condition] })).unwrap(), "0/1 nodes are available");
+        assert_eq!(of(json!({ "phase": "Running" })), None);
+    }
+
+    #[test]
+    fn only_a_deployment_whose_present_version_serves_is_ready() {
+        let of = |generation: i64, counts: [i32; 3]| {
+            let own = json!({
+                "metadata": { "name": "a", "generation": 2 },
+                "spec": { "replicas": 2, "selector": {}, "template": {} },
+                "status": {
+                    "observedGeneration": generation, "replicas": counts[0], "updatedReplicas": counts[1],
+                    "availableReplicas": counts[2],
+                },
+            });
+            Ready.matches_object(Some(&serde_json::from_value(own).unwrap()))
+        };
+        assert!(of(2, [2, 2, 2]));
+        assert!(!of(1, [2, 2, 2]) && !of(2, [3, 2, 2]) && !of(2, [2, 1, 2]) && !of(2, [2, 2, 1]));
+        assert!(!Ready.matches_object(None));
+    }
+}

@@ -1,0 +1,171 @@
+//! `setup --operator` and its way back, on a cluster without a kubelet: what is applied, what is refused, what is left.
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use serde_json::{Value, json};
+
+use kube_node_testing::{TemporaryCluster, test_target};
+
+/// Kinds that change by themselves.
+const RESTLESS: [&str; 4] = ["Event", "Lease", "EndpointSlice", "Endpoints"];
+/// Fields of metadata that tell when and by whom.
+const OF_TIME: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"];
+
+struct Empty {
+    cluster: TemporaryCluster,
+}
+
+impl Empty {
+    /// A cluster that has never heard of kube-node.
+    fn start(name: &str) -> Self {
+        let cluster = TemporaryCluster::start(test_target!(), name, &["--without-operator"]);
+        let own = Self { cluster };
+        own.cluster.kubectl(&["delete", "nodesets,nodeclasses", "--all"]);
+        own.says(&["cleanup", "--all"]);
+        own
+    }
+
+    fn run(&self, args: &[&str], kubeconfig: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_kube-node"))
+            .args(args)
+            .env("KUBECONFIG", self.cluster.dir.join(kubeconfig))
+            .output()
+            .unwrap()
+    }
+
+    fn says(&self, args: &[&str]) -> String {
+        let output = self.run(args, "kubeconfig");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refuses(&self, args: &[&str], kubeconfig: &str) -> String {
+        let output = self.run(args, kubeconfig);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// All objects, by kind, namespace and name, without what changes by itself.
+    fn objects(&self) -> Vec<(String, Value)> {
+        let kinds = self.cluster.kubectl(&["api-resources", "--verbs=list", "-o", "name"]);
+        let kinds: Vec<&str> = kinds.lines().collect();
+        let text = self.cluster.kubectl(&["get", &kinds.join(","), "-A", "-o", "json", "--ignore-not-found"]);
+        let all: Value = serde_json::from_str(&text).unwrap();
+        let mut objects: Vec<(String, Value)> = all["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|object| {
+                let kind = object["kind"].as_str().unwrap();
+                !RESTLESS.contains(&kind) && object["metadata"]["name"] != "kube-root-ca.crt"
+            })
+            .map(|object| {
+                let mut object = object.clone();
+                let metadata = object["metadata"].as_object_mut().unwrap();
+                metadata.retain(|field, _| !OF_TIME.contains(&field.as_str()));
+                object["status"] = Value::Null;
+                let metadata = &object["metadata"];
+                (format!("{} {} {}", object["kind"], metadata["namespace"], metadata["name"]), object)
+            })
+            .collect();
+        objects.sort_by(|one, other| one.0.cmp(&other.0));
+        objects
+    }
+
+    /// A kubeconfig of an account that may read everything, and change nothing.
+    fn reader(&self) -> &'static str {
+        self.cluster.kubectl(&["create", "serviceaccount", "reader"]);
+        let grant = [
+            "create",
+            "clusterrolebinding",
+            "reader",
+            "--clusterrole=view",
+            "--serviceaccount=default:reader",
+        ];
+        self.cluster.kubectl(&grant);
+        let token = self.cluster.kubectl(&["create", "token", "reader"]);
+        let text = fs::read_to_string(self.cluster.dir.join("kubeconfig")).unwrap();
+        let mut config: Value = serde_norway::from_str(&text).unwrap();
+        config["users"][0]["user"] = json!({ "token": token.trim() });
+        fs::write(self.cluster.dir.join("reader"), config.to_string()).unwrap();
+        "reader"
+    }
+}
+
+fn names(objects: &[(String, Value)]) -> Vec<&str> {
+    objects.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn from_an_empty_cluster_and_back() {
+    let own = Empty::start("setup-operator");
+    let reader = own.reader();
+    let before = own.objects();
+
+    let refusal = own.refuses(&["setup", "--operator"], reader);
+    assert!(refusal.contains("forbidden") && !refusal.contains("Installed"), "{refusal}");
+    assert_eq!(names(&own.objects()), names(&before), "nothing was changed");
+
+    let said = own.says(&["setup", "--operator", "--no-wait"]);
+    assert!(said.starts_with("Installed: the operator in namespace kube-node-system"), "{said}");
+    let installed = own.objects();
+    let image = "localhost/kube-node:";
+    let deployment = own.cluster.kubectl(&["-n", "kube-node-system", "get", "deployment", "-o", "json"]);
+    assert_eq!(deployment.matches(image).count(), 2, "operator and machines: {deployment}");
+    own.says(&["setup", "--operator", "--no-wait"]);
+    assert_eq!(own.objects(), installed, "a second time changes nothing");
+
+    // Nobody runs the pods here.
+    let refusal = own.refuses(&["setup", "--operator", "--timeout", "2s"], "kubeconfig");
+    assert!(refusal.contains("after 2 s the operator is not ready"), "{refusal}");
+    let said = own.says(&["create", "1", "--no-wait"]);
+    assert!(said.contains("\nNo operator serves NodeController hollow: "), "{said}");
+    let refusal = own.refuses(&["cleanup", "--operator"], "kubeconfig");
+    assert!(refusal.contains("delete NodeSet hollow-nodes, NodeClass hollow-nodes first"), "{refusal}");
+    own.says(&["cleanup"]);
+
+    let role = ["annotate", "clusterrole", "kube-node-operator"];
+    let release = ["meta.helm.sh/release-name=theirs", "meta.helm.sh/release-namespace=nodes"];
+    own.cluster.kubectl(&[&role[..], &release].concat());
+    for args in [&["setup", "--operator"], &["cleanup", "--operator"]] {
+        let refusal = own.refuses(args, "kubeconfig");
+        assert!(
+            refusal.contains("the release theirs of helm in namespace nodes is kube-node already"),
+            "{refusal}"
+        );
+    }
+    own.cluster.kubectl(&[&role[..], &["meta.helm.sh/release-name-"]].concat());
+
+    let label = ["-n", "kube-node-system", "label", "--overwrite", "deployment", "kube-node-operator"];
+    own.cluster.kubectl(&[&label[..], &["app.kubernetes.io/version=0.0.1"]].concat());
+    let said = own.says(&["setup", "--operator", "--no-wait", "--image", "example.com/kube-node:2"]);
+    assert!(said.starts_with("The operator of version 0.0.1 becomes "), "{said}");
+
+    assert!(own.says(&["cleanup", "--operator"]).ends_with("All that setup installed is gone.\n"));
+    let after = own.objects();
+    assert_eq!(names(&after), names(&before));
+    for ((name, before), (_, after)) in before.iter().zip(&after) {
+        assert_eq!(before, after, "{name}");
+    }
+}
+
+#[test]
+fn what_is_printed_can_be_applied() {
+    let own = Empty::start("install-yaml");
+    let yaml =
+        own.says(&["setup", "--operator", "--image", "example.com/a:1", "--dry-run=client", "-o", "yaml"]);
+    let file = own.cluster.dir.join("install.yaml");
+    fs::write(&file, &yaml).unwrap();
+    own.cluster.kubectl(&["apply", "--server-side", "-f", file.to_str().unwrap()]);
+    let deployment = own.cluster.kubectl(&["-n", "kube-node-system", "get", "deployment", "-o", "json"]);
+    assert!(
+        deployment.contains("example.com/a:1") && !deployment.contains("localhost/kube-node"),
+        "{deployment}"
+    );
+    let listed = own.says(&["setup", "--operator", "--dry-run=client"]);
+    assert!(listed.contains("deployment/kube-node-operator (dry run)\n"), "{listed}");
+    assert_eq!(listed.lines().count(), yaml.lines().filter(|line| *line == "---").count());
+}
