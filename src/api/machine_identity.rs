@@ -15,7 +15,7 @@ pub const GROUP: &str = "system:nodes";
 /// Maximum lifetime that a request may ask for: limits the use of a stolen certificate.
 pub const LIFETIME_MAX: Duration = Duration::from_hours(1);
 
-/// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. A process that may request tokens of
+/// The `ServiceAccount`s of machines, in the machines' namespace. A process that may request tokens of
 /// one of them cannot pose as a machine of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
@@ -37,8 +37,8 @@ impl Account {
         }
     }
 
-    /// User name of the `ServiceAccount`.
-    pub fn user(self) -> String {
-        format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, self.name())
+    /// User name of the `ServiceAccount` in the machines' `namespace`.
+    pub fn user(self, namespace: &str) -> String {
+        format!("system:serviceaccount:{namespace}:{}", self.name())
     }
 }

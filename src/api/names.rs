@@ -68,7 +68,7 @@ pub const OPERATOR_LEASE: &str = "kube-node-operator";
 /// Name in cluster-autoscaler's client certificate, as `up` and the chart issue it; the autoscaler server
 /// admits this name.
 pub const AUTOSCALER_CLIENT: &str = "cluster-autoscaler";
-/// Namespace of kubemark machines, and of the objects that they start with.
+/// Default namespace of kubemark machines, and of the accounts that machines start with.
 pub const MACHINE_NAMESPACE: &str = "kubemark";
 /// ServiceAccount of kubemark machines; it may only request certificates.
 pub const MACHINE_SERVICE_ACCOUNT: &str = "kube-node-machine";

@@ -47,6 +47,7 @@ impl HollowHost {
             endpoints: process.endpoints(),
             max_machines: process.max_machines(),
             namespace: process.namespace,
+            machine_namespace: process.machine_namespace,
             group,
             name,
             admin_address,

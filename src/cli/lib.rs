@@ -94,13 +94,13 @@ pub enum Cli {
     Top(top::Top),
     /// Print nodes of an existing cluster as NodeClasses and NodeSets
     Import(import::Import),
-    /// Convert Cluster API kubemark provider configs to NodeClasses
+    /// Convert Cluster API Machines to NodeClasses and NodeSets
     Convert(convert::Convert),
     /// Check that the NodeController of a class keeps the contract
     Conformance(InCluster<Check>),
     /// Print the CRDs of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
-    /// Write image archives for containerd, docker and podman
+    /// Write images as archives, or push one to a registry
     Image(image::Image),
     /// Print the completion script of a shell
     Completion(completion::Completion),

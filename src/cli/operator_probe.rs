@@ -11,21 +11,26 @@ use tokio::time::timeout;
 
 use crate::manifest::object;
 
-/// Time limit for an operator to accept or refuse the class.
+/// Time limit of [`probe`].
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Returns true if an operator accepts or refuses a NodeClass within the time limit.
+/// Returns true if an operator runs.
 pub(super) async fn probe(client: &Client) -> anyhow::Result<bool> {
+    serves(client, "hollow", LIMIT).await
+}
+
+/// Returns true if an operator accepts or refuses a NodeClass of this NodeController within the time limit.
+pub(super) async fn serves(client: &Client, node_controller: &str, limit: Duration) -> anyhow::Result<bool> {
     let api = Api::<NodeClass>::all(client.clone());
     let name = format!("kube-node-probe-{:08x}", rand::random::<u32>());
-    let spec = json!({ "nodeController": "hollow", "capacity": { "cpu": "1" } });
+    let spec = json!({ "nodeController": node_controller, "capacity": { "cpu": "1" } });
     let class = serde_json::from_value(object("NodeClass", &name, spec))?;
     call("make a NodeClass to ask with", api.create(&PostParams::default(), &class)).await?;
     let is_accepted_or_refused = |class: Option<&NodeClass>| {
         let status = class.and_then(|class| class.status.as_ref());
         status.is_some_and(|status| status.conditions.iter().any(|own| own.type_ == "Accepted"))
     };
-    let observed = timeout(LIMIT, await_condition(api.clone(), &name, is_accepted_or_refused)).await;
+    let observed = timeout(limit, await_condition(api.clone(), &name, is_accepted_or_refused)).await;
     // A class that no operator has seen has no finalizer and is deleted at once.
     objects::delete(&api, &name).await?;
     Ok(observed.ok().transpose()?.flatten().is_some())

@@ -22,6 +22,9 @@ pub(super) struct ProcessArgs {
     /// Namespace of the operator, which holds the revisions and the Leases of workers
     #[arg(long, default_value = names::OPERATOR_NAMESPACE, env = "POD_NAMESPACE")]
     pub(super) namespace: String,
+    /// Namespace of kubemark machines and of the ServiceAccounts that machines start with
+    #[arg(long, value_name = "NAMESPACE", default_value = names::MACHINE_NAMESPACE)]
+    pub(super) machine_namespace: String,
     /// Format of the logs
     #[arg(long, value_enum, default_value_t)]
     pub(super) log_format: LogFormat,

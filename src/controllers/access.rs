@@ -105,13 +105,18 @@ impl Access {
     /// Returns the client once the API server has answered.
     pub async fn connected(&self) -> anyhow::Result<Client> {
         let client = self.client()?;
-        self.preflight(&client, "").reach().await?;
+        self.preflight(&client, "", "").reach().await?;
         Ok(client)
     }
 
     /// Checks of this identity by its `client`.
-    pub fn preflight<'a>(&'a self, client: &'a Client, namespace: &'a str) -> Preflight<'a> {
-        Preflight { client, who: &self.identity, url: &self.url, namespace }
+    pub fn preflight<'a>(
+        &'a self,
+        client: &'a Client,
+        namespace: &'a str,
+        machine_namespace: &'a str,
+    ) -> Preflight<'a> {
+        Preflight { client, who: &self.identity, url: &self.url, namespace, machine_namespace }
     }
 
     /// CA certificates of the API server (PEM); empty if the system's root certificates are used.

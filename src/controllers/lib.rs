@@ -13,6 +13,7 @@ mod events;
 pub mod hosts;
 pub mod inventory;
 pub mod kubemark;
+pub mod kubernetes_version;
 pub mod machine_spec;
 mod metrics;
 pub mod node;

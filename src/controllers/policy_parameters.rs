@@ -51,9 +51,10 @@ struct Written {
 }
 
 impl PolicyParameters {
-    /// Parameters from the caches of `context`, for the policies of the chart.
-    pub fn new(context: Arc<Context>) -> Self {
-        Self { account: Api::namespaced(context.client.clone(), names::OPERATOR_NAMESPACE), context }
+    /// Parameters from the caches of `context`, for the policies of the chart, on the account in the operator's
+    /// `namespace`.
+    pub fn new(context: Arc<Context>, namespace: &str) -> Self {
+        Self { account: Api::namespaced(context.client.clone(), namespace), context }
     }
 
     /// Runs until `stop`. Both caches must be in sync: a Node that is not listed yet would lose its protection.

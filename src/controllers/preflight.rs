@@ -26,10 +26,13 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
+use crate::kubernetes_version;
+
 /// Rights: verbs, API group, resource with its subresource, namespace (empty: all).
 pub type Rights = (&'static str, &'static str, &'static str, &'static str);
 
-/// Rights of the operator's own identity. The namespace `.` stands for the operator's namespace.
+/// Rights of the operator's own identity. The namespaces `.` and [`names::MACHINE_NAMESPACE`] stand for those of
+/// this operator and its machines.
 pub const OPERATOR: &[Rights] = &[
     ("watch create patch delete", "", "nodes", ""),
     ("patch", "", "nodes/status", ""),
@@ -96,6 +99,8 @@ pub struct Preflight<'a> {
     pub url: &'a str,
     /// The operator's namespace.
     pub namespace: &'a str,
+    /// The machines' namespace.
+    pub machine_namespace: &'a str,
 }
 
 impl Preflight<'_> {
@@ -108,9 +113,10 @@ impl Preflight<'_> {
         format!("{who} may not: {missing}; grant the rights of the chart's ClusterRole to this identity")
     }
 
-    /// Checks that the API server answers.
+    /// Checks that the API server answers and is not too old. Logs a warning if it is newer than any that is tested.
     pub async fn reach(&self) -> anyhow::Result<()> {
-        self.client.apiserver_version().await.map(drop).with_context(|| self.unreachable())
+        let version = self.client.apiserver_version().await.with_context(|| self.unreachable())?;
+        kubernetes_version::check(&version)
     }
 
     /// Checks that the identity has all `rights`.
@@ -194,7 +200,11 @@ impl Preflight<'_> {
         (verb, group, resource, namespace): Rights,
         name: &str,
     ) -> anyhow::Result<Option<String>> {
-        let namespace = if namespace == "." { self.namespace } else { namespace };
+        let namespace = match namespace {
+            "." => self.namespace,
+            names::MACHINE_NAMESPACE => self.machine_namespace,
+            namespace => namespace,
+        };
         let (kind, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let mut review = SelfSubjectAccessReview::default();

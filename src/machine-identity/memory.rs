@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use kube::{Client, Config, config::AuthInfo};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, Client, Config, config::AuthInfo};
 use kube_ext::{connection::like_a_kubelet, leader::Fence, rate::Rate};
 use kube_node_api::machine_identity::Account;
 
@@ -19,8 +20,8 @@ use super::{
 
 /// Bootstrap client of all machines in a process.
 pub struct BootstrapClient {
-    /// Client that requests tokens.
-    pub requester: Client,
+    /// `ServiceAccount`s of machines, of which tokens are requested.
+    pub accounts: Api<ServiceAccount>,
     /// Address and certificate authority of the API server.
     pub server: Config,
     /// Fence for all writes of the machines.
@@ -52,7 +53,7 @@ impl MemoryStore {
 impl CredentialStore for MemoryStore {
     async fn token_client(&self, node: &str) -> Result<TokenClient, IdentityError> {
         let requested =
-            token::request(&self.bootstrap.requester, Account::Hollow, node, &self.uid, LIFETIME_MIN).await;
+            token::request(&self.bootstrap.accounts, Account::Hollow, node, &self.uid, LIFETIME_MIN).await;
         let token = requested.map_err(|error| IdentityError::NoToken(error.into()))?;
         let auth_info = AuthInfo { token: Some(token.secret), ..AuthInfo::default() };
         Ok(TokenClient { client: self.client_with(auth_info)?, stored: None })

@@ -15,11 +15,11 @@ use k8s_openapi::{
     },
 };
 use kube::{
-    Api, Client,
+    Api,
     api::{ObjectMeta, PostParams},
 };
 use kube_ext::call::{ApiError, call};
-use kube_node_api::{machine_identity::Account, names};
+use kube_node_api::machine_identity::Account;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
@@ -35,9 +35,10 @@ pub struct Token {
     pub expires: Timestamp,
 }
 
-/// Requests a token of `account` for the machine of a Node. Its lifetime is at least [`LIFETIME_MIN`].
+/// Requests a token of `account`, one of `accounts`, for the machine of a Node. Its lifetime is at least
+/// [`LIFETIME_MIN`].
 pub async fn request(
-    client: &Client,
+    accounts: &Api<ServiceAccount>,
     account: Account,
     node: &str,
     uid: &str,
@@ -60,11 +61,10 @@ pub async fn request(
         }),
         status: None,
     };
-    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
     let action = || format!("request a token of {account} for Node {node}");
     let params = PostParams::default();
     let granted: TokenRequest =
-        call(action(), api.create_subresource("token", account, &params, &request)).await?;
+        call(action(), accounts.create_subresource("token", account, &params, &request)).await?;
     let status = granted.status.unwrap_or_default();
     let (Some(secret), Some(expires)) = (status.token, status.expiration_timestamp) else {
         return Err(ApiError::Failed { action: action(), source: "the API server granted none".into() });

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use hollow_kubelet::{Hollow, RESTART};
-use kube::Client;
+use kube::{Api, Client};
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
 use kube_node_controllers::{
     Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, Revisions, Secrets,
@@ -58,7 +58,7 @@ pub(super) fn start(
     let membership: Arc<MembershipWatch> = Arc::default();
     caches.hosts.add_event_handler(membership.clone());
     let bootstrap = BootstrapClient {
-        requester: hollow_client,
+        accounts: Api::namespaced(hollow_client, &options.machine_namespace),
         server: options.client.anonymous(),
         fence: leadership.fence().clone(),
     };
@@ -68,6 +68,7 @@ pub(super) fn start(
     let kubemark = kubemark::Options {
         cluster,
         namespace: options.namespace.clone(),
+        machine_namespace: options.machine_namespace.clone(),
         image: options.machine_image,
         server: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
         ca: options.client.ca(),
@@ -104,14 +105,14 @@ pub(super) fn start(
     let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
     let secrets = Secrets::new(client, &options.namespace);
-    let parameters = PolicyParameters::new(Arc::clone(&context));
+    let parameters = PolicyParameters::new(Arc::clone(&context), &options.namespace);
     let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
     if let Some(options) = options.autoscaler {
         let server = Autoscaler::new(options, Arc::clone(&context), registry)?;
         // The server ends only at shutdown, once the calls in flight are answered.
         tasks.spawn_until_done(server.run(stop.clone()));
     }
-    let (approver, csr_queue) = Approver::new(context);
+    let (approver, csr_queue) = Approver::new(context, options.machine_namespace);
     tasks.spawn(Arc::clone(&approver).watch());
     let ready = caches.readiness();
     tasks.spawn_until_done(async move {

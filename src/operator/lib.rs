@@ -38,6 +38,8 @@ pub struct Options {
     pub max_machines: usize,
     /// The operator's namespace: revisions, credentials Secrets and worker Leases.
     pub namespace: String,
+    /// Namespace of kubemark machines and of the accounts that machines start with.
+    pub machine_namespace: String,
     /// Listen address of health and metrics.
     pub admin_address: SocketAddr,
     /// Range from which new Nodes get their `spec.podCIDR`; None: another component assigns it.
@@ -87,7 +89,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     let leads = begun.transpose()?.unwrap_or(true);
     let fenced = access.fenced(leadership.fence())?;
     let namespace = options.namespace.clone();
-    tasks.spawn(async move { access.preflight(&client, &namespace).definitions().await });
+    tasks.spawn(async move { access.preflight(&client, &namespace, "").definitions().await });
     caches.fill(None, &fenced, &options.namespace, &mut tasks);
 
     if !leads && let Some(candidate) = &mut election {
@@ -111,10 +113,11 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
 /// Runs the preflight checks and returns the UID of the cluster. Clears `options.endpoints` if the rights to
 /// serve them are missing.
 async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String> {
-    let Options { client: own, hollow, endpoints, namespace, election, .. } = options;
+    let Options { client: own, hollow, endpoints, namespace, machine_namespace, election, .. } = options;
     let hollow = hollow.as_ref().unwrap_or(own);
     let kubelets = hollow.client()?;
-    let (operator, kubelets) = (own.preflight(client, namespace), hollow.preflight(&kubelets, namespace));
+    let operator = own.preflight(client, namespace, machine_namespace);
+    let kubelets = hollow.preflight(&kubelets, namespace, machine_namespace);
     operator.reach().await?;
     operator.rights(preflight::OPERATOR).await?;
     kubelets.rights(preflight::HOLLOW).await?;

@@ -1,4 +1,5 @@
-//! The page of the chart's values: keys, defaults and comments of values.yaml, types and limits of values.schema.json.
+//! The page of the chart's values, and the chart's README: keys, defaults and comments of values.yaml, types and limits of
+//! values.schema.json.
 
 use std::fmt::Write as _;
 
@@ -12,14 +13,58 @@ use crate::{
 
 const VALUES: &str = "charts/kube-node/values.yaml";
 const SCHEMA: &str = "charts/kube-node/values.schema.json";
+const CHART: &str = "charts/kube-node/Chart.yaml";
+/// Commands at the top of the README.
+const INSTALL: &str = "
+## Install
 
+From the sources, since no registry has the image yet: push it to a registry of yours, and name that one.
+
+```console,ignore=helm
+$ kube-node image kube-node --push REGISTRY/NAME
+$ helm install kube-node charts/kube-node --namespace kube-node-system --create-namespace --set image.repository=REGISTRY/NAME --wait
+$ helm test kube-node --namespace kube-node-system
+```
+
+Without a registry bring the image to the nodes, before `helm install` without `image.repository`:
+
+```console,ignore=engine
+$ kube-node image kube-node --output-dir .
+$ kind load image-archive kube-node.tar
+$ minikube image load kube-node.tar
+$ k3d image import kube-node.tar
+```
+
+Values for kind, GKE, EKS, OpenShift and k3s are in `charts/kube-node/ci`. [Install, upgrade, uninstall](../../docs/install.md) has
+the rest: what is checked, certificates, other namespaces, an uninstall that leaves nothing stuck.
+
+## Values
+
+Unknown ones are refused.
+";
+
+/// docs/reference/chart.md.
 pub fn page() -> String {
+    let mut page = markdown::page("Values of the chart", &format!("{VALUES} and its schema"));
+    page.push_str("\nFor `helm install --set` and `--values`; [how they go together](../install.md). Unknown ones are refused.\n");
+    page + &tables("##")
+}
+
+/// charts/kube-node/README.md.
+pub fn readme() -> String {
+    let chart: Value = serde_norway::from_str(&read(CHART)).unwrap();
+    let mut page = markdown::page("kube-node", &format!("{CHART}, {VALUES} and its schema"));
+    write!(page, "\n{}.\n{INSTALL}", chart["description"].as_str().unwrap()).unwrap();
+    page + &tables("###")
+}
+
+/// A table of all values that are no groups, and one for each group, below a heading of this level.
+fn tables(heading: &str) -> String {
     let text = read(VALUES);
     let values: Value = serde_norway::from_str(&text).unwrap();
     let schema: Value = serde_json::from_str(&read(SCHEMA)).unwrap();
     let comments = comments(&text);
-    let mut page = markdown::page("Values of the chart", &format!("{VALUES} and its schema"));
-    page.push_str("\nFor `helm install --set` and `--values`; [how they go together](../install.md). Unknown ones are refused.\n");
+    let mut page = String::new();
     let is_group = |path: &str| comments.iter().any(|(other, _)| other.starts_with(&format!("{path}.")));
     let (groups, single): (Vec<_>, Vec<_>) =
         comments.iter().filter(|(path, _)| !path.contains('.')).partition(|(path, _)| is_group(path));
@@ -34,8 +79,14 @@ pub fn page() -> String {
     for (group, comment) in groups {
         let inside = comments.iter().filter(|(path, _)| path.starts_with(&format!("{group}.")));
         let rows: Vec<_> = inside.map(row).collect();
-        write!(page, "\n## {}\n\n{}\n\n{}", code(group), prose(comment), markdown::table(columns, &rows))
-            .unwrap();
+        write!(
+            page,
+            "\n{heading} {}\n\n{}\n\n{}",
+            code(group),
+            prose(comment),
+            markdown::table(columns, &rows)
+        )
+        .unwrap();
     }
     page
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, process::Command};
 use crate::markdown::{self, code};
 
 /// What is read from the environment without a flag that stands for it.
-const ENVIRONMENT: [(&str, &str); 7] = [
+const ENVIRONMENT: [(&str, &str); 11] = [
     ("KUBECONFIG", "which cluster, where `--kubeconfig` is absent"),
     ("KUBEBUILDER_ASSETS", "folder of the control plane's programs, where `--binaries` is absent"),
     (
@@ -15,6 +15,10 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("POD_NAME", "the operator's pod: who it is in a Lease and in events"),
     ("XDG_CACHE_HOME", "below it programs of the control plane are kept; `~/.cache` when absent"),
     ("XDG_DATA_HOME", "below it clusters of this machine are; `~/.local/share` when absent"),
+    ("REGISTRY_AUTH_FILE", "file with credentials of registries, for `image --push`"),
+    ("DOCKER_CONFIG", "folder of docker's `config.json` with such credentials; `~/.docker` when absent"),
+    ("XDG_RUNTIME_DIR", "below it podman keeps such credentials"),
+    ("SSL_CERT_FILE", "CAs that `image --push` trusts, in place of those of the system"),
     ("PATH", "where `go`, and what a real node needs, is found"),
 ];
 

@@ -1,6 +1,6 @@
-//! What is generated is that of the code: the definitions in crds/, and the reference in docs/reference.
+//! What is generated is that of the code: the definitions in crds/, the reference in docs/reference, and the chart's README.
 //!
-//! `KUBE_NODE_WRITE=1 cargo test --test generated` writes the reference instead of comparing it; the definitions it is made
+//! `KUBE_NODE_WRITE=1 cargo test --test generated` writes these pages instead of comparing them; the definitions it is made
 //! from come first: `cargo run -- crds --output-dir crds`.
 
 // A test that cannot go on says so by a panic.
@@ -19,6 +19,9 @@ use std::{
     process::Command,
 };
 
+/// Folder of the reference.
+const REFERENCE: &str = "docs/reference";
+
 /// The folder of the repository.
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -29,11 +32,11 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Compares a page of docs/reference with what is stored, or stores it.
-fn is_stored(name: &str, page: &str) {
-    let path = format!("docs/reference/{name}.md");
+/// Compares a page with what is stored in a folder of the repository, or stores it.
+fn is_stored(folder: &str, name: &str, page: &str) {
+    let path = format!("{folder}/{name}.md");
     if env::var_os("KUBE_NODE_WRITE").is_some() {
-        fs::create_dir_all(root().join("docs/reference")).unwrap();
+        fs::create_dir_all(root().join(folder)).unwrap();
         return fs::write(root().join(path), page).unwrap();
     }
     let stored = fs::read_to_string(root().join(&path)).unwrap_or_default();
@@ -59,22 +62,23 @@ fn definitions() {
 fn pages_of_kinds() {
     for kind in ["nodeclass", "nodeset"] {
         for (version, page) in kinds::pages(kind) {
-            is_stored(&format!("{kind}-{version}"), &page);
+            is_stored(REFERENCE, &format!("{kind}-{version}"), &page);
         }
     }
 }
 
 #[test]
 fn page_of_names() {
-    is_stored("names", &names::page());
+    is_stored(REFERENCE, "names", &names::page());
 }
 
 #[test]
 fn page_of_commands() {
-    is_stored("commands", &commands::page());
+    is_stored(REFERENCE, "commands", &commands::page());
 }
 
 #[test]
-fn page_of_the_chart() {
-    is_stored("chart", &chart::page());
+fn pages_of_the_chart() {
+    is_stored(REFERENCE, "chart", &chart::page());
+    is_stored("charts/kube-node", "README", &chart::readme());
 }

@@ -10,6 +10,8 @@ fn values_that_do_not_fit() {
     let rows: &[(&[&str], &str)] = &[
         // By the schema.
         (&["replica=2"], "additional properties 'replica' not allowed"),
+        (&["fullnameOverride=a"], "additional properties 'fullnameOverride' not allowed"),
+        (&["enabled=yes"], "at '/enabled': got string, want boolean"),
         (&["operator.replicas=2"], "at '/operator': additional properties 'replicas' not allowed"),
         (&["replicas=0"], "at '/replicas': minimum"),
         (&["replicas=many"], "at '/replicas': got string, want integer"),
@@ -22,6 +24,10 @@ fn values_that_do_not_fit() {
         (&["operator.extraArgs={-x}"], "at '/operator/extraArgs/0'"),
         (&["podCidrs.clusterCidr=fd00::/48"], "at '/podCidrs/clusterCidr'"),
         (&["podCidrs.nodeMaskSize=31"], "at '/podCidrs/nodeMaskSize': maximum"),
+        (&["machines.namespace=A"], "at '/machines/namespace'"),
+        (&["networkPolicy.apiServerPorts={0}"], "at '/networkPolicy/apiServerPorts/0': minimum"),
+        (&["operator.extraEnv={HTTPS_PROXY}"], "at '/operator/extraEnv/0': got string, want object"),
+        (&["autoscaler.certificates.schedule=daily"], "at '/autoscaler/certificates/schedule'"),
         (&["machines.apiServer=http://192.0.2.1"], "at '/machines/apiServer'"),
         (&["autoscaler.certificates.source=None"], "at '/autoscaler/certificates/source'"),
         (&["leaderElection.leaseDuration=15"], "at '/leaderElection/leaseDuration'"),
@@ -45,6 +51,8 @@ fn values_that_do_not_fit() {
             &["operator.podLabels.app\\.kubernetes\\.io/name=a"],
             "operator.podLabels has app.kubernetes.io/name, which the chart sets",
         ),
+        (&["commonLabels.helm\\.sh/chart=a"], "commonLabels has helm.sh/chart, which the chart sets"),
+        (&["operator.extraArgs={--machine-namespace=a}"], "operator.extraArgs has --machine-namespace"),
         (
             &["operator.extraArgs={--admin-address=:1}"],
             "operator.extraArgs has --admin-address, which the chart sets",
@@ -110,9 +118,28 @@ fn values_that_do_not_fit() {
 }
 
 #[test]
-fn another_namespace() {
-    let output = offline(&["template", "kube-node", CHART, "--namespace", "default"]);
-    assert!(!output.status.success());
-    let sentence = "the namespace is default: install with --namespace kube-node-system --create-namespace";
-    assert!(said(&output).contains(sentence), "{}", said(&output));
+fn namespaces_of_others() {
+    for (namespace, set, sentence) in [
+        (
+            "kube-system",
+            None,
+            "the namespace is kube-system, which is Kubernetes' own: install with --namespace",
+        ),
+        (
+            "a",
+            Some("machines.namespace=a"),
+            "machines.namespace is a, and machines need a namespace that is neither",
+        ),
+        (
+            "a",
+            Some("machines.namespace=kube-node-lease"),
+            "machines.namespace is kube-node-lease, and machines need",
+        ),
+    ] {
+        let set = set.map(|set| ["--set", set]);
+        let mut args = vec!["template", "kube-node", CHART, "--namespace", namespace];
+        args.extend(set.into_iter().flatten());
+        let output = offline(&args);
+        assert!(!output.status.success() && said(&output).contains(sentence), "{}", said(&output));
+    }
 }

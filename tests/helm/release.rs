@@ -66,6 +66,8 @@ async fn installed(client: &Client, chart: &str) -> Fleet {
         start.elapsed().as_secs_f64()
     );
     fleet.pods.settled(2).await;
+    let answers = helm(&["test", "kube-node", "--logs"]);
+    assert!(answers.contains("An operator answers."), "{answers}");
     for pod in operators(client).await {
         let spec = pod.spec.unwrap();
         assert_eq!(spec.node_name.as_deref(), Some("real-node"));
@@ -161,6 +163,14 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     assert_eq!((made().await.ca, made().await.own), (usual.ca.clone(), usual.own.clone()));
     is_served(client, &usual).await;
     fleet.is_alive("second upgrade").await;
+    // So does the job that renews it later.
+    let system = ["-n", NAMESPACE];
+    CLUSTER.kubectl(
+        &[&system[..], &["create", "job", "early", "--from=cronjob/kube-node-certificates"]].concat(),
+    );
+    CLUSTER
+        .kubectl(&[&system[..], &["wait", "job/early", "--for=condition=Complete", "--timeout=3m"]].concat());
+    assert_eq!((made().await.ca, made().await.own), (usual.ca.clone(), usual.own.clone()));
     // What is taken away is made anew.
     let empty = r#"[{"op": "remove", "path": "/data"}]"#;
     let secret =
@@ -279,8 +289,12 @@ fn taken_over() {
     assert!(setup.status.success(), "{}", said(&setup));
     let install = ["install", "kube-node", CHART, "--set", "replicas=1", "--wait", "--timeout", "4m"];
     let refused = try_helm_here(&install);
+    assert!(said(&refused).contains("namespace kubemark is there already"), "{}", said(&refused));
+    let install = [&install[..], &["--set", "machines.createNamespace=false"]].concat();
+    let refused = try_helm_here(&install);
     assert!(said(&refused).contains("cannot be imported into the current release"), "{}", said(&refused));
     helm(&[&install[..], &["--take-ownership", "--force-conflicts"]].concat());
     let output = uninstall();
     assert!(output.status.success(), "{}\n{}", said(&output), pods_said());
+    CLUSTER.kubectl(&["get", "namespace", "kubemark"]);
 }

@@ -1,17 +1,24 @@
 //! What the chart makes of values, as objects.
 
+use std::path::Path;
+
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::program::{CHART, offline, said};
+use super::program::{CHART, said, try_helm};
 
 /// The objects of a chart with these `--set` values.
 pub fn render_chart(chart: &str, set: &[&str]) -> Result<Vec<Value>, String> {
-    let mut args = vec!["template", "kube-node", chart, "--namespace", "kube-node-system"];
+    let mut args = vec![chart, "--namespace", "kube-node-system"];
     for &value in set {
         args.extend(["--set", value]);
     }
-    let output = offline(&args);
+    template(Path::new("/nonexistent"), &args)
+}
+
+/// The objects that `helm template kube-node` makes with these arguments.
+pub fn template(kubeconfig: &Path, args: &[&str]) -> Result<Vec<Value>, String> {
+    let output = try_helm(kubeconfig, &[&["template", "kube-node"], args].concat());
     if !output.status.success() {
         return Err(said(&output));
     }
@@ -49,9 +56,23 @@ pub fn has(objects: &[Value], kind: &str) -> bool {
     !all(objects, kind).is_empty()
 }
 
-/// Arguments of the one container of a Deployment or a Job.
+/// The pod template of an object that makes pods, or the Pod itself; null for others.
+pub fn pod(object: &Value) -> &Value {
+    match object["kind"].as_str() {
+        Some("Pod") => object,
+        Some("CronJob") => &object["spec"]["jobTemplate"]["spec"]["template"],
+        _ => &object["spec"]["template"],
+    }
+}
+
+/// All objects that make pods.
+pub fn workloads(objects: &[Value]) -> Vec<&Value> {
+    objects.iter().filter(|object| pod(object)["spec"]["containers"].is_array()).collect()
+}
+
+/// Arguments of the one container of a workload.
 pub fn args(workload: &Value) -> Vec<&str> {
-    let args = workload["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+    let args = pod(workload)["spec"]["containers"][0]["args"].as_array().unwrap();
     // What the kubelet that starts the pod puts in.
     let filled = |arg| match arg {
         "--kubelet-address=$(POD_IP)" => "--kubelet-address=10.0.0.7",

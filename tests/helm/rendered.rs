@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     program::{CHART, copy_of_chart, offline, said},
-    render::{all, args, has, name, one, render, render_chart},
+    render::{all, args, has, name, one, pod, render, render_chart, workloads},
 };
 
 /// All that brings pods along.
@@ -22,11 +22,12 @@ const EVERYTHING: &[&str] = &[
     "hollowHosts.big.replicas=3",
 ];
 /// The flags that the operator has whatever the values are.
-const USUAL: [&str; 7] = [
+const USUAL: [&str; 8] = [
     "operator",
     "--admin-address=0.0.0.0:8080",
     "--log-format=json",
     concat!("--machine-image=localhost/kube-node:", env!("CARGO_PKG_VERSION")),
+    "--machine-namespace=kubemark",
     "--hollow-service-account=kube-node-hollow",
     "--kubelet-address=10.0.0.7",
     "--kubelet-ports=11000-29999",
@@ -34,8 +35,10 @@ const USUAL: [&str; 7] = [
 
 #[test]
 fn lint() {
-    let output = offline(&["lint", CHART, "--strict", "--namespace", "kube-node-system"]);
+    let output = offline(&["lint", CHART, "--strict"]);
     assert!(output.status.success(), "{}", said(&output));
+    let remarks = ["[INFO]", "[WARNING]", "[ERROR]"];
+    assert!(!remarks.iter().any(|remark| said(&output).contains(remark)), "{}", said(&output));
 }
 
 #[test]
@@ -49,15 +52,14 @@ fn versions_are_those_of_the_program() {
 #[test]
 fn every_pod_is_restricted_and_on_a_real_node() {
     let objects = render(EVERYTHING);
-    let mut workloads = all(&objects, "Deployment");
-    workloads.extend(all(&objects, "StatefulSet"));
-    workloads.extend(all(&objects, "Job"));
-    assert_eq!(workloads.len(), 4);
-    for workload in workloads {
-        let pod = &workload["spec"]["template"]["spec"];
-        let security = &pod["securityContext"];
-        assert_eq!(security["runAsNonRoot"], true);
-        assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+    let kinds: Vec<_> = workloads(&objects).iter().map(|workload| workload["kind"].clone()).collect();
+    assert_eq!(kinds, ["Deployment", "StatefulSet", "Job", "CronJob", "Pod", "Job"], "in the order of helm");
+    for workload in workloads(&objects) {
+        let pod = &pod(workload)["spec"];
+        assert_eq!(
+            pod["securityContext"],
+            json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}})
+        );
         let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         let hollow = json!({"key": "kube-node.io/node-controller", "operator": "NotIn", "values": ["hollow", "kubemark"]});
         assert_eq!(terms["nodeSelectorTerms"], json!([{ "matchExpressions": [hollow] }]));
@@ -155,7 +157,8 @@ fn hosts_are_a_stateful_set_for_each_group() {
     let flags = args(big);
     assert_eq!(flags[..2], ["hollow-host", "--hosts=big"]);
     assert_eq!(flags[2..4], USUAL[1..3]);
-    assert_eq!(flags[4..], USUAL[5..]);
+    assert_eq!(flags[4], USUAL[4]);
+    assert_eq!(flags[5..], USUAL[6..]);
     Cli::try_parse_from(["kube-node"].iter().chain(&flags)).unwrap();
     let pod = &big["spec"]["template"];
     assert_eq!(pod["spec"]["serviceAccountName"], "kube-node-hollow-host");
@@ -176,7 +179,9 @@ fn hosts_are_a_stateful_set_for_each_group() {
 #[test]
 fn jobs_have_arguments_that_the_program_knows() {
     let objects = render(EVERYTHING);
-    for job in all(&objects, "Job") {
+    let jobs = ["Job", "CronJob", "Pod"].map(|kind| all(&objects, kind)).concat();
+    assert_eq!(jobs.len(), 4);
+    for job in jobs {
         let line = [vec!["kube-node"], args(job)].concat();
         InternalCli::try_parse_from(line).unwrap_or_else(|why| panic!("{}: {why}", name(job)));
     }
@@ -204,6 +209,30 @@ fn images_are_named_by_tag_or_digest() {
     }
 }
 
+/// An object without the labels that the chart gives to all.
+fn without_labels(object: &Value) -> Value {
+    let mut object = object.clone();
+    let labels = object["metadata"]["labels"].as_object_mut().expect("labels of the chart");
+    labels.retain(|key, _| !key.starts_with("app.kubernetes.io/") && !key.starts_with("helm.sh/"));
+    if labels.is_empty() {
+        object["metadata"].as_object_mut().unwrap().remove("labels");
+    }
+    object
+}
+
+/// With 0 in the place of 0.0, as helm writes numbers.
+fn whole_numbers(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, whole_numbers(value))).collect(),
+        Value::Array(items) => items.into_iter().map(whole_numbers).collect(),
+        Value::Number(number) => match number.as_f64().filter(|number| number.fract() == 0.0) {
+            Some(whole) => json!(whole as i64),
+            None => Value::Number(number),
+        },
+        other => other,
+    }
+}
+
 #[test]
 fn definitions_are_those_of_the_code_and_stay() {
     for (set, kept) in [(&[][..], true), (&["crds.keep=false"], false)] {
@@ -211,11 +240,12 @@ fn definitions_are_those_of_the_code_and_stay() {
         let rendered = all(&objects, "CustomResourceDefinition");
         assert_eq!(rendered.len(), 2);
         for crd in kube_node_api::crds() {
-            let mut wanted = serde_json::to_value(crd).unwrap();
+            let mut wanted = whole_numbers(serde_json::to_value(crd).unwrap());
             if kept {
                 wanted["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
             }
-            assert!(rendered.contains(&&wanted), "{}", crd.spec.names.kind);
+            let found = rendered.iter().any(|object| without_labels(object) == wanted);
+            assert!(found, "{}", crd.spec.names.kind);
         }
     }
     assert!(!has(&render(&["crds.install=false"]), "CustomResourceDefinition"));
@@ -224,6 +254,7 @@ fn definitions_are_those_of_the_code_and_stay() {
 #[test]
 fn what_up_applies_is_in_the_chart() {
     let objects = render(&["hollowHosts.big.replicas=3"]);
+    let bare: Vec<Value> = objects.iter().map(without_labels).collect();
     let files = fs::read_dir(format!("{CHART}/files")).unwrap().map(|entry| entry.unwrap().path());
     for file in files.filter(|path| path.is_file()) {
         let text = fs::read_to_string(file).unwrap();
@@ -231,7 +262,7 @@ fn what_up_applies_is_in_the_chart() {
             let wanted = Value::deserialize(document).unwrap();
             // helm makes the one, the API server the other.
             let is_theirs = ["kube-node-system", "kube-node-lease"].contains(&name(&wanted));
-            assert_eq!(objects.contains(&wanted), !is_theirs, "{} {}", wanted["kind"], name(&wanted));
+            assert_eq!(bare.contains(&wanted), !is_theirs, "{} {}", wanted["kind"], name(&wanted));
         }
     }
     let without = render(&[
@@ -271,9 +302,13 @@ fn machines_are_confined() {
             .map(|port| port["port"].as_i64().unwrap())
             .collect()
     };
-    assert_eq!(ports(&[]), [53, 53, 443, 6443]);
-    assert_eq!(ports(&["machines.apiServer=https://192.0.2.1:8443"]), [53, 53, 443, 6443, 8443]);
-    assert_eq!(ports(&["machines.apiServer=https://api.example.com"]), [53, 53, 443, 6443]);
+    assert_eq!(ports(&[]), [53, 53, 5353, 5353, 443, 6443, 8443, 16443]);
+    let one_port = "networkPolicy.apiServerPorts={443}";
+    assert_eq!(
+        ports(&[one_port, "machines.apiServer=https://192.0.2.1:8443"]),
+        [53, 53, 5353, 5353, 443, 8443]
+    );
+    assert_eq!(ports(&[one_port, "machines.apiServer=https://api.example.com"]), [53, 53, 5353, 5353, 443]);
     let objects = render(&[]);
     let labels = &one(&objects, "Namespace", "kubemark")["metadata"]["labels"];
     assert_eq!(labels["pod-security.kubernetes.io/enforce"], "baseline");
@@ -305,6 +340,25 @@ fn jobs_have_the_least_rights() {
     for object in all(&objects, "ClusterRole").into_iter().chain(all(&objects, "ClusterRoleBinding")) {
         let is_hook = object["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete";
         assert_eq!(is_hook, name(object) == "kube-node-uninstall");
+    }
+    let certificates = one(&objects, "CronJob", "kube-node-certificates");
+    assert_eq!(pod(certificates)["spec"]["serviceAccountName"], "kube-node-certificates", "that of the job");
+    assert_eq!(certificates["spec"]["schedule"], "17 3 * * *");
+    let job = all(&objects, "Job").into_iter().find(|job| name(job) != "kube-node-uninstall").unwrap();
+    assert_eq!(args(certificates), args(job));
+    let test = one(&objects, "ClusterRole", "kube-node-test");
+    let wanted = json!([{
+        "apiGroups": ["kube-node.io"], "resources": ["nodeclasses"], "verbs": ["list", "watch", "create", "delete"],
+    }]);
+    assert_eq!((&test["rules"], &test["metadata"]["annotations"]["helm.sh/hook"]), (&wanted, &json!("test")));
+}
+
+#[test]
+fn no_job_outlives_its_time() {
+    for (set, seconds) in [(&[][..], 285), (&["uninstall.timeout=1h30m"], 5_445)] {
+        let objects = render(set);
+        let job = one(&objects, "Job", "kube-node-uninstall");
+        assert_eq!(job["spec"]["activeDeadlineSeconds"], seconds);
     }
 }
 
@@ -404,16 +458,17 @@ fn traces_go_where_they_are_asked_to() {
     };
     let ports = |objects: &[Value]| {
         let egress = &one(objects, "NetworkPolicy", "kube-node")["spec"]["egress"][0]["ports"];
-        egress.as_array().unwrap().iter().map(|port| port["port"].as_u64().unwrap()).collect::<Vec<_>>()
+        let ports = egress.as_array().unwrap().iter().skip(4).map(|port| port["port"].as_u64().unwrap());
+        ports.collect::<Vec<_>>()
     };
     let without = render(&[]);
-    assert_eq!((variables(&without), ports(&without)), (Vec::new(), vec![53, 53, 443, 6443]));
+    assert_eq!((variables(&without), ports(&without)), (Vec::new(), vec![443, 6443, 8443, 16443]));
     let process =
         ("OTEL_RESOURCE_ATTRIBUTES", "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)");
     let plain = render(&["tracing.endpoint=http://collector.a:4317"]);
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.a:4317");
     assert_eq!(variables(&plain), of(&[endpoint, process]));
-    assert_eq!(ports(&plain), [53, 53, 443, 6443, 4317]);
+    assert_eq!(ports(&plain), [443, 6443, 8443, 16443, 4317]);
     let objects = render(&[
         "tracing.endpoint=https://[2001:db8::1]:9317",
         "tracing.percent=7",

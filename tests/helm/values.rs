@@ -33,7 +33,8 @@ fn compare(values: &Value, schema: &Value, path: &str, wrong: &mut Vec<String>) 
     }
     for key in properties.keys() {
         // What an issuer or resources may have besides; what a chart above this one has.
-        let is_optional = path.ends_with("issuerRef") || path.ends_with("resources") || key == "global";
+        let is_of_umbrella = path.is_empty() && ["global", "enabled", "tags"].contains(&key.as_str());
+        let is_optional = path.ends_with("issuerRef") || path.ends_with("resources") || is_of_umbrella;
         if !values.contains_key(key) && !is_optional {
             wrong.push(format!("{path}.{key}: not in values.yaml"));
         }

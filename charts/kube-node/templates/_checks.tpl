@@ -9,15 +9,31 @@ values are in values.schema.json. */}}
 {{- include "kube-node.check.rest" . -}}
 {{- end }}
 
-{{- define "kube-node.check.cluster" -}}
-{{- $role := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "kube-node-operator" -}}
-{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" ($role | default dict) -}}
-{{- $home := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" ($role | default dict) -}}
-{{- if and $owner (or (ne $owner .Release.Name) (ne $home .Release.Namespace)) -}}
-{{- fail (printf "kube-node is in this cluster already, as release %s in namespace %s, and two would fight over its nodes: upgrade or uninstall that one" $owner $home) -}}
+{{/* The release that an object belongs to, in words; nothing for one of nobody's. */}}
+{{- define "kube-node.owner" -}}
+{{- $annotations := dig "metadata" "annotations" dict (. | default dict) -}}
+{{- with get $annotations "meta.helm.sh/release-name" -}}
+release {{ . }} in namespace {{ get $annotations "meta.helm.sh/release-namespace" }}
 {{- end -}}
-{{- if ne .Release.Namespace "kube-node-system" -}}
-{{- fail (printf "the namespace is %s: install with --namespace kube-node-system --create-namespace, which is where roles and admission policies look for the operator" .Release.Namespace) -}}
+{{- end }}
+
+{{- define "kube-node.check.cluster" -}}
+{{- $own := printf "release %s in namespace %s" .Release.Name .Release.Namespace -}}
+{{- $owner := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "kube-node-operator" | include "kube-node.owner" -}}
+{{- if and $owner (ne $owner $own) -}}
+{{- fail (printf "kube-node is in this cluster already, as %s, and two would fight over its nodes: upgrade or uninstall that one" $owner) -}}
+{{- end -}}
+{{- $taken := list "kube-system" "kube-public" "kube-node-lease" -}}
+{{- if has .Release.Namespace $taken -}}
+{{- fail (printf "the namespace is %s, which is Kubernetes' own: install with --namespace kube-node-system --create-namespace, or into another namespace of yours" .Release.Namespace) -}}
+{{- end -}}
+{{- $machines := .Values.machines.namespace -}}
+{{- if has $machines (append $taken .Release.Namespace) -}}
+{{- fail (printf "machines.namespace is %s, and machines need a namespace that is neither the release's nor Kubernetes' own: name another one" $machines) -}}
+{{- end -}}
+{{- $there := lookup "v1" "Namespace" "" $machines -}}
+{{- if and .Values.machines.createNamespace $there (ne (include "kube-node.owner" $there) $own) -}}
+{{- fail (printf "namespace %s is there already, and an uninstall would delete it: name another one in machines.namespace, or set machines.createNamespace to false to use it" $machines) -}}
 {{- end -}}
 {{- end }}
 
@@ -32,14 +48,16 @@ values are in values.schema.json. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $label, $_ := .Values.operator.podLabels -}}
+{{- range $value, $labels := dict "operator.podLabels" .Values.operator.podLabels "commonLabels" .Values.commonLabels -}}
+{{- range $label, $_ := $labels -}}
 {{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "helm.sh/" $label) -}}
-{{- fail (printf "operator.podLabels has %s, which the chart sets: leave it out" $label) -}}
+{{- fail (printf "%s has %s, which the chart sets: leave it out" $value $label) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.operator.extraArgs -}}
 {{- $flag := . | splitList "=" | first -}}
-{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account" "--cluster-cidr" "--node-cidr-mask-size") -}}
+{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-namespace" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account" "--cluster-cidr" "--node-cidr-mask-size") -}}
 {{- fail (printf "operator.extraArgs has %s, which the chart sets: use the value for it" $flag) -}}
 {{- end -}}
 {{- if or (hasPrefix "--autoscaler-" $flag) (hasPrefix "--leader-elect" $flag) -}}

@@ -1,4 +1,4 @@
-{{/* What several templates have in common. Names are fixed: there is one kube-node in a cluster. */}}
+{{/* What several templates have in common. Names of objects are fixed, since a cluster has one kube-node; namespaces are free. */}}
 
 {{- define "kube-node.selector" -}}
 app.kubernetes.io/name: kube-node
@@ -6,10 +6,56 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "kube-node.labels" -}}
-{{ include "kube-node.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{- toYaml . }}
+{{ end }}
+{{- include "kube-node.selector" . }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* The metadata of an object: root, component and name; namespace, that of the release unless given, "" for none; labels and
+annotations besides those of all objects; hook and weight, for objects that are there as long as the hook runs. */}}
+{{- define "kube-node.metadata" -}}
+name: {{ .name }}
+{{- with hasKey . "namespace" | ternary .namespace .root.Release.Namespace }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- include "kube-node.labels" . | nindent 2 }}
+{{- $annotations := merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+{{- with .hook }}
+{{- $_ := set $annotations "helm.sh/hook" . }}
+{{- $_ = set $annotations "helm.sh/hook-weight" $.weight }}
+{{- $_ = set $annotations "helm.sh/hook-delete-policy" "before-hook-creation,hook-succeeded" }}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* A text of files/ with the namespaces of this release. In two steps, since either name may contain the other's default. */}}
+{{- define "kube-node.namespaced" -}}
+{{- $text := .text | replace "kube-node-system" "<operator>" | replace "kubemark" "<machines>" -}}
+{{- $text | replace "<operator>" .root.Release.Namespace | replace "<machines>" .root.Values.machines.namespace -}}
+{{- end }}
+
+{{/* An object of files/, with the labels and annotations of all objects. */}}
+{{- define "kube-node.labelled" -}}
+{{- $metadata := .object.metadata -}}
+{{- $labels := include "kube-node.labels" (dict "root" .root "component" "operator") | fromYaml -}}
+{{- $_ := set $metadata "labels" (merge (dict) ($metadata.labels | default dict) $labels) -}}
+{{- $annotations := merge (dict) (.annotations | default dict) ($metadata.annotations | default dict) .root.Values.commonAnnotations -}}
+{{- with $annotations -}}
+{{- $_ := set $metadata "annotations" . -}}
+{{- end -}}
+{{- toYaml .object -}}
 {{- end }}
 
 {{- define "kube-node.image" -}}
@@ -22,21 +68,24 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end }}
 
-{{/* Of every pod: the level «restricted» of the pod security standards, and never on a node without containers. */}}
+{{/* Of every pod: never on a node without containers, where it would be said to run, and would not. */}}
 {{- define "kube-node.pod" -}}
+{{- $rule := dict "key" "kube-node.io/node-controller" "operator" "NotIn" "values" (list "hollow" "kubemark") -}}
+{{- $affinity := deepCopy .Values.operator.affinity -}}
+{{- $node := $affinity.nodeAffinity | default dict -}}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict -}}
+{{- $terms := list -}}
+{{- range $required.nodeSelectorTerms | default (list (dict)) -}}
+{{- $terms = append $terms (set . "matchExpressions" (append (.matchExpressions | default list) $rule)) -}}
+{{- end -}}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ = set $affinity "nodeAffinity" $node -}}
+{{- with .Values.podSecurityContext -}}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
-# A pod on a hollow node is said to run, and does not.
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
 affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        - matchExpressions:
-            - {key: kube-node.io/node-controller, operator: NotIn, values: [hollow, kubemark]}
+  {{- toYaml $affinity | nindent 2 }}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -54,17 +103,37 @@ tolerations:
 {{- define "kube-node.container" -}}
 image: {{ include "kube-node.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- with .Values.securityContext }}
 securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
-{{/* Of the jobs: small, and done soon. */}}
-{{- define "kube-node.job-resources" -}}
-resources:
-  requests: {cpu: 10m, memory: 32Mi}
-  limits: {memory: 128Mi}
+{{/* The pod template of a job: root, component, restartPolicy, args; its ServiceAccount has the component's name. */}}
+{{- define "kube-node.job-pod" -}}
+metadata:
+  labels:
+    {{- include "kube-node.labels" . | nindent 4 }}
+  {{- with .root.Values.jobs.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  serviceAccountName: kube-node-{{ .component }}
+  restartPolicy: {{ .restartPolicy }}
+  {{- include "kube-node.pod" .root | nindent 2 }}
+  containers:
+    - name: {{ .component }}
+      {{- include "kube-node.container" .root | nindent 6 }}
+      resources:
+        {{- toYaml .root.Values.jobs.resources | nindent 8 }}
+      args:
+        {{- toYaml .args | nindent 8 }}
+{{- end }}
+
+{{/* A Secret as a volume, read by whatever user the container has. Without the Secret the program says what is missing. */}}
+{{- define "kube-node.secret-volume" -}}
+{secretName: {{ . }}, defaultMode: 0444, optional: true}
 {{- end }}
 
 {{/* The variables of OpenTelemetry; none without a collector. */}}
@@ -130,15 +199,51 @@ kube-node-autoscaler-server
 {{- end }}
 {{- end }}
 
-{{/* The address that these flags name. */}}
-{{- define "kube-node.endpoints.env" -}}
-{{- if .Values.hollow.endpoints.enabled -}}
+{{/* The variables of the operator and of workers: which pod they are, the address that the flags of endpoints name, and yours. */}}
+{{- define "kube-node.env" -}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if .Values.hollow.endpoints.enabled }}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 {{- end }}
+{{- with .Values.operator.logFilter }}
+- name: RUST_LOG
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.operator.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{/* Secret with their certificate; nothing where there is none. */}}
+{{/* Secret with the certificate of these endpoints; nothing where there is none. */}}
 {{- define "kube-node.endpoints.secret" -}}
 {{- if .Values.hollow.endpoints.enabled }}{{ .Values.hollow.endpoints.tlsSecretName }}{{ end -}}
+{{- end }}
+
+{{/* Ports of the API server, as a list in JSON. */}}
+{{- define "kube-node.api-server-ports" -}}
+{{- $ports := .Values.networkPolicy.apiServerPorts -}}
+{{- if not $ports -}}
+{{- $slice := lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes" | default dict -}}
+{{- $ports = list 443 -}}
+{{- range $slice.ports | default (list (dict "port" 6443) (dict "port" 8443) (dict "port" 16443)) -}}
+{{- $ports = append $ports (int .port) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports | uniq | toJson -}}
+{{- end }}
+
+{{/* Egress to DNS, and to these TCP ports. A policy applies to the port of the pod behind a Service: OpenShift's DNS pods have 5353. */}}
+{{- define "kube-node.egress" -}}
+- ports:
+    {{- range $port := list 53 5353 }}
+    - {port: {{ $port }}, protocol: UDP}
+    - {port: {{ $port }}, protocol: TCP}
+    {{- end }}
+    {{- range . | uniq }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
 {{- end }}

@@ -1,17 +1,22 @@
-//! `kube-node chart certificates`: fills two Secrets, one for the autoscaler server and one for cluster-autoscaler.
+//! `kube-node chart certificates`: fills two Secrets, one for the autoscaler server and one for cluster-autoscaler, and renews
+//! what they hold.
 //!
 //! The chart creates both Secrets empty: the right to create Secrets would include the right to create tokens
-//! of every ServiceAccount in the namespace. Valid certificates are kept, so that an upgrade changes nothing.
-//! Otherwise both are made again, since one certificate authority signs both and its key is discarded.
+//! of every ServiceAccount in the namespace. One certificate authority signs both certificates and its key is discarded, so a
+//! renewal makes both anew, in two steps ([`Step`]): cluster-autoscaler reads its certificate once, and between the steps
+//! a restart of it may come at any time.
+//!
+//! Invariant: in each step one Secret after the other is written, and both orders of a write and a restart leave certificates
+//! that fit, as does an end of the job in between.
 
 use anyhow::Context;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 use kube_ext::{objects, process::print_line};
-use local_cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE};
-use serde_json::json;
-use time::OffsetDateTime;
+use local_cluster::pki::{AutoscalerCertificates, Identity};
+use serde_json::{Value, json};
+use time::{Duration, OffsetDateTime};
 use x509_parser::{
     extensions::GeneralName,
     pem::Pem,
@@ -24,6 +29,14 @@ use crate::access::FIELD_MANAGER;
 const CERT: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CA: &str = "ca.crt";
+/// Keys of the server's Secret: the certificate that the server takes with the second step of a renewal.
+const NEXT_CERT: &str = "next.crt";
+const NEXT_KEY: &str = "next.key";
+/// Part of the lifetime, as a divisor, with which a renewal begins.
+const RENEW_AT: i32 = 3;
+/// Part of the lifetime, as a divisor, with which the server takes its next certificate. Of a year, two months are between the
+/// two.
+const SWITCH_AT: i32 = 6;
 
 /// Arguments of `chart certificates`.
 #[derive(Debug, Args)]
@@ -45,20 +58,47 @@ pub struct Certificates {
     server_name: Vec<String>,
 }
 
+/// What to do with the certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// Keep them.
+    Keep,
+    /// Replace them at once, for this reason: they are of no use.
+    Replace(String),
+    /// First step of a renewal: cluster-autoscaler gets its next certificate, both sides trust the old and the next CA, and the
+    /// server keeps its own certificate and stores its next one.
+    Renew,
+    /// Second step: the server takes its next certificate.
+    Switch,
+}
+
 impl Certificates {
     /// Returns when both Secrets hold valid certificates.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
         let server = read(client, &self.namespace, &self.server_secret).await?;
         let caller = read(client, &self.client_namespace, &self.client_secret).await?;
         let names: Vec<&str> = self.server_name.iter().map(String::as_str).collect();
-        let Some(flaw) = flaw(&server, &caller, &names, OffsetDateTime::now_utc()) else {
-            print_line("The certificates are kept.");
-            return Ok(());
-        };
-        let all = AutoscalerCertificates::make(&names)?;
-        fill(client, &server, &all.ca, &all.server).await?;
-        fill(client, &caller, &all.ca, &all.client).await?;
-        print_line(format_args!("Certificates are made: {flaw}."));
+        let now = OffsetDateTime::now_utc();
+        let step = step(&server, &caller, &names, now);
+        let changes = changes(&step, &server, &names, now)?;
+        // The server trusts the next certificate of cluster-autoscaler before that one is used.
+        for (secret, change) in [&server, &caller].into_iter().zip(changes) {
+            if let Some(change) = change {
+                write(client, secret, change).await?;
+            }
+        }
+        match step {
+            Step::Keep => print_line("The certificates are kept."),
+            Step::Replace(reason) => {
+                print_line(format_args!(
+                    "Certificates are made: {reason}. Restart cluster-autoscaler if it runs."
+                ));
+            }
+            Step::Renew => print_line(
+                "cluster-autoscaler has its next certificate, and the server takes its own when a sixth of the lifetime is left: restart cluster-autoscaler until then.",
+            ),
+            Step::Switch => print_line("The server has its next certificate."),
+        }
         Ok(())
     }
 }
@@ -69,90 +109,118 @@ async fn read(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Se
     })
 }
 
-/// Fills a Secret, unless it has changed since it was read.
-async fn fill(client: &Client, read: &Secret, ca: &str, identity: &Identity) -> anyhow::Result<()> {
+/// Changes a Secret, unless it has changed since it was read.
+async fn write(client: &Client, read: &Secret, mut change: Value) -> anyhow::Result<()> {
     let api = Api::<Secret>::namespaced(client.clone(), &read.namespace().unwrap_or_default());
-    let change = json!({
-        "metadata": { "resourceVersion": read.metadata.resource_version },
-        "stringData": { (CERT): identity.certificate, (KEY): identity.key, (CA): ca },
-    });
+    change["metadata"] = json!({ "resourceVersion": read.metadata.resource_version });
     objects::patch(&api, &read.name_any(), FIELD_MANAGER, change).await?;
     Ok(())
 }
 
-fn text<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
-    let value = secret.data.as_ref()?.get(key)?;
-    Some(value.0.as_slice()).filter(|value| !value.is_empty())
+/// Changes of the server's and the client's Secret, as merge patches.
+fn changes(
+    step: &Step,
+    server: &Secret,
+    names: &[&str],
+    now: OffsetDateTime,
+) -> anyhow::Result<[Option<Value>; 2]> {
+    let no_next = json!({ (NEXT_CERT): null, (NEXT_KEY): null });
+    let own = |Identity { certificate, key }, ca: &str| json!({ (CERT): certificate, (KEY): key, (CA): ca });
+    Ok(match step {
+        Step::Keep => [None, None],
+        Step::Replace(_) => {
+            let AutoscalerCertificates { ca, server, client } = AutoscalerCertificates::make_at(names, now)?;
+            [
+                Some(json!({ "data": no_next, "stringData": own(server, &ca) })),
+                Some(json!({ "stringData": own(client, &ca) })),
+            ]
+        }
+        Step::Renew => {
+            let all = AutoscalerCertificates::make_at(names, now)?;
+            let ca = signer(server).unwrap_or_default() + &all.ca;
+            let Identity { certificate, key } = all.server;
+            [
+                Some(json!({ "stringData": { (NEXT_CERT): certificate, (NEXT_KEY): key, (CA): ca } })),
+                Some(json!({ "stringData": own(all.client, &ca) })),
+            ]
+        }
+        Step::Switch => {
+            let next = json!({ (CERT): text(server, NEXT_CERT), (KEY): text(server, NEXT_KEY) });
+            [Some(json!({ "data": no_next, "stringData": next })), None]
+        }
+    })
 }
 
-/// Reason why the present certificates must be replaced; `None` if they are valid.
-fn flaw(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -> Option<String> {
+/// The next step.
+fn step(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -> Step {
     if [CERT, KEY, CA].iter().any(|key| text(server, key).is_none() || text(caller, key).is_none()) {
-        return Some("there are none yet".to_owned());
+        return Step::Replace("there are none yet".to_owned());
     }
-    if text(server, CA) != text(caller, CA) {
-        return Some("those of server and client come of two authorities".to_owned());
+    let unreadable = || Step::Replace("one that is there cannot be read".to_owned());
+    let (Some(own), Some(theirs)) = (Facts::of(server), Facts::of(caller)) else {
+        return unreadable();
+    };
+    if let Some(name) = names.iter().find(|name| !own.names.iter().any(|own| own == *name)) {
+        return Step::Replace(format!("the server's that is there is not for {name}"));
     }
-    for secret in [server, caller] {
-        let read = text(secret, CERT).and_then(|pem| Pem::iter_from_buffer(pem).next()?.ok());
-        let certificate = read.as_ref().and_then(|pem| X509Certificate::from_der(&pem.contents).ok());
-        let Some((_, certificate)) = certificate else {
-            return Some("one that is there cannot be read".to_owned());
-        };
-        if certificate.validity().not_after.to_datetime() < now + RENEW_BEFORE {
-            return Some(format!("one that is there is valid until {}", certificate.validity().not_after));
+    if let Some(expired) = [&own, &theirs].into_iter().find(|one| one.until <= now) {
+        return Step::Replace(format!("one that is there was valid until {}", expired.until.date()));
+    }
+    let is_renewed = text(server, NEXT_CERT).is_some() && text(server, NEXT_KEY).is_some();
+    match (is_renewed, text(server, CA) == text(caller, CA)) {
+        (false, false) => Step::Replace("those of server and client come of two authorities".to_owned()),
+        // The job ended between its two writes.
+        (true, false) => Step::Renew,
+        (true, true) if own.has_less_than(SWITCH_AT, now) => Step::Switch,
+        (false, true) if own.has_less_than(RENEW_AT, now) || theirs.has_less_than(RENEW_AT, now) => {
+            Step::Renew
         }
-        if std::ptr::eq(secret, server)
-            && let Some(name) = names.iter().find(|name| !has_name(&certificate, name))
-        {
-            return Some(format!("the server's that is there is not for {name}"));
-        }
+        (_, true) => Step::Keep,
     }
-    None
 }
 
-fn has_name(certificate: &X509Certificate<'_>, name: &str) -> bool {
-    let names = certificate.subject_alternative_name().ok().flatten();
-    names.is_some_and(|names| names.value.general_names.contains(&GeneralName::DNSName(name)))
+/// The CA that signed the server's certificate, PEM: the newest one, or the one before that in a renewal.
+fn signer(server: &Secret) -> Option<String> {
+    const END: &str = "-----END CERTIFICATE-----\n";
+    let all: Vec<&str> = text(server, CA)?.split_inclusive(END).collect();
+    let is_renewed = text(server, NEXT_CERT).is_some();
+    if is_renewed { all.first() } else { all.last() }.map(|ca| (*ca).to_owned())
+}
+
+fn text<'a>(secret: &'a Secret, key: &str) -> Option<&'a str> {
+    let value = secret.data.as_ref()?.get(key)?;
+    std::str::from_utf8(&value.0).ok().filter(|text| !text.is_empty())
+}
+
+/// Facts of a certificate.
+struct Facts {
+    names: Vec<String>,
+    until: OffsetDateTime,
+    lifetime: Duration,
+}
+
+impl Facts {
+    /// Facts of the certificate in use.
+    fn of(secret: &Secret) -> Option<Self> {
+        let pem = Pem::iter_from_buffer(text(secret, CERT)?.as_bytes()).next()?.ok()?;
+        let (_, certificate) = X509Certificate::from_der(&pem.contents).ok()?;
+        let validity = certificate.validity();
+        let (from, until) = (validity.not_before.to_datetime(), validity.not_after.to_datetime());
+        let alternative = certificate.subject_alternative_name().ok().flatten();
+        let names = alternative.iter().flat_map(|names| &names.value.general_names);
+        let names = names.filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        });
+        Some(Self { names: names.collect(), until, lifetime: until - from })
+    }
+
+    /// Returns true if less than this part of the lifetime is left.
+    fn has_less_than(&self, divisor: i32, now: OffsetDateTime) -> bool {
+        self.until - now < self.lifetime / divisor
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::ByteString;
-
-    use super::*;
-
-    fn secret(ca: &str, identity: &Identity) -> Secret {
-        let of = |text: &str| ByteString(text.as_bytes().to_vec());
-        let data = [(CERT, &*identity.certificate), (KEY, &*identity.key), (CA, ca)];
-        Secret {
-            data: Some(data.into_iter().map(|(key, text)| (key.to_owned(), of(text))).collect()),
-            ..Secret::default()
-        }
-    }
-
-    #[test]
-    fn what_serves_is_kept_and_all_else_made_anew() {
-        let make = || {
-            let all = AutoscalerCertificates::make(&["a.svc", "b.svc"]).unwrap();
-            (secret(&all.ca, &all.server), secret(&all.ca, &all.client))
-        };
-        let now = OffsetDateTime::now_utc();
-        let (server, client) = make();
-        assert_eq!(flaw(&server, &client, &["b.svc", "a.svc"], now), None);
-        let certificates_of = |server: &Secret, client: &Secret, names: &[&str], now| {
-            flaw(server, client, names, now).expect("a flaw")
-        };
-        assert_eq!(certificates_of(&Secret::default(), &client, &["a.svc"], now), "there are none yet");
-        assert!(certificates_of(&server, &make().1, &["a.svc"], now).ends_with("two authorities"));
-        assert!(certificates_of(&server, &client, &["a.svc", "c.svc"], now).ends_with("is not for c.svc"));
-        let late = now + time::Duration::days(3630);
-        assert!(
-            certificates_of(&server, &client, &["a.svc"], late)
-                .starts_with("one that is there is valid until")
-        );
-        let mut damaged = client.clone();
-        damaged.data.as_mut().unwrap().insert(CERT.to_owned(), ByteString(b"nonsense".to_vec()));
-        assert!(certificates_of(&server, &damaged, &["a.svc"], now).ends_with("cannot be read"));
-    }
-}
+#[path = "certificates_tests.rs"]
+mod tests;

@@ -25,6 +25,9 @@ const NAMES_MAX: usize = 5;
 /// Arguments of `chart uninstall`.
 #[derive(Debug, Args)]
 pub struct Uninstall {
+    /// Namespace of the operator
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: String,
     /// Delete the remaining NodeSets, Nodes and NodeClasses instead of refusing
     #[arg(long)]
     delete_nodes: bool,
@@ -59,7 +62,7 @@ impl Uninstall {
                 "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
             );
         }
-        release_secrets(client).await
+        release_secrets(client, &self.namespace).await
     }
 }
 

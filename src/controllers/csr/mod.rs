@@ -30,15 +30,18 @@ const APPROVED: &str = "MachineApproved";
 /// The controller.
 pub struct Approver {
     context: Arc<Context>,
+    /// Namespace of the machines' accounts.
+    namespace: String,
     csrs: Arc<Cache<CsrView>>,
     requests: WorkQueue<String>,
 }
 
 impl Approver {
-    /// Returns an approver and the queue for [`Self::run`]. [`Self::watch`] fills the queue.
-    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
+    /// Returns an approver of machines with accounts in `namespace`, and the queue for [`Self::run`].
+    /// [`Self::watch`] fills the queue.
+    pub fn new(context: Arc<Context>, namespace: String) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
-        let approver = Arc::new(Self { context, csrs: Arc::default(), requests });
+        let approver = Arc::new(Self { context, namespace, csrs: Arc::default(), requests });
         approver.csrs.add_event_handler(approver.clone());
         (approver, queue)
     }
@@ -62,12 +65,12 @@ impl Approver {
     async fn reconcile(&self, name: &str) -> Result<()> {
         let Some(csr) = self.csrs.get(name) else { return Ok(()) };
         let Some(request) = &csr.pending else { return Ok(()) };
-        let node = match approval::node_of(request) {
+        let node = match approval::node_of(request, &self.namespace) {
             Some(node) => self.observe(node).await?,
             None => None,
         };
-        let (r#type, reason, message) = match approval::decide(request, node.as_ref().map(|(_, facts)| facts))
-        {
+        let facts = node.as_ref().map(|(_, facts)| facts);
+        let (r#type, reason, message) = match approval::decide(request, &self.namespace, facts) {
             CsrDecision::Ignore => return Ok(()),
             CsrDecision::Approve => {
                 info!(user = request.username, "approved");

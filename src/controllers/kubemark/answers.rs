@@ -3,7 +3,6 @@
 use kube_ext::error::chain;
 
 use crate::provider::ProviderError;
-use kube_node_api::names;
 
 /// Ignores the failure of a write if the object is gone, or another one has its name.
 pub fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), ProviderError> {
@@ -26,8 +25,7 @@ pub fn refused(error: kube::Error) -> ProviderError {
             403 | 422 => return ProviderError::Invalid(format!("its pod is refused: {message}")),
             404 if message.contains("namespaces") => {
                 return ProviderError::Unreachable(format!(
-                    "the hosting cluster has no namespace {}: apply docs/hosting-cluster.yaml there",
-                    names::MACHINE_NAMESPACE
+                    "the hosting cluster lacks a namespace ({message}): apply docs/hosting-cluster.yaml there"
                 ));
             }
             _ => {}

@@ -14,7 +14,6 @@ use anyhow::{Context, anyhow, bail};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
 use kube_ext::{environment, error::chain};
-use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, View};
 use parking_lot::{Mutex, RwLock};
 use tokio::{
@@ -48,6 +47,8 @@ enum Connection {
 pub struct HostingCluster {
     /// Name of its credentials Secret; None: this cluster.
     credentials: Option<String>,
+    /// Namespace of machines.
+    namespace: String,
     connection: RwLock<Connection>,
     watchers: Arc<Watchers>,
     /// Pods of its machines.
@@ -57,6 +58,7 @@ pub struct HostingCluster {
 impl HostingCluster {
     fn new(
         credentials: Option<String>,
+        namespace: &str,
         connection: Connection,
         watchers: Arc<Watchers>,
         deletions: Arc<Deletions>,
@@ -64,7 +66,8 @@ impl HostingCluster {
         let pods: Arc<Cache<MachinePod>> = Arc::default();
         pods.add_event_handler(Arc::clone(&watchers) as _);
         pods.add_event_handler(deletions);
-        Arc::new(Self { credentials, connection: RwLock::new(connection), watchers, pods })
+        let namespace = namespace.to_owned();
+        Arc::new(Self { credentials, namespace, connection: RwLock::new(connection), watchers, pods })
     }
 
     /// The API of the objects of machines, if the cluster can be used.
@@ -73,7 +76,7 @@ impl HostingCluster {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         match &*self.connection.read() {
-            Connection::Up(client) => Ok(Api::namespaced(client.clone(), names::MACHINE_NAMESPACE)),
+            Connection::Up(client) => Ok(Api::namespaced(client.clone(), &self.namespace)),
             Connection::Down(message) => Err(ProviderError::Unreachable(message.clone())),
             Connection::Pending => Err(self.busy()),
         }
@@ -135,7 +138,8 @@ impl HostingClusters {
         let (sender, deleted) = unbounded_channel();
         let deletions = Arc::new(Deletions(sender));
         let connection = Connection::Up(client.clone());
-        let home = HostingCluster::new(None, connection, Arc::clone(&watchers), Arc::clone(&deletions));
+        let (namespace, into) = (&options.machine_namespace, Arc::clone(&watchers));
+        let home = HostingCluster::new(None, namespace, connection, into, Arc::clone(&deletions));
         let others = Arc::default();
         let remover = environment::spawn(remove_deleted(deleted, Arc::clone(&home), Arc::clone(&others)));
         let task = environment::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
@@ -152,8 +156,9 @@ impl HostingClusters {
             return Arc::clone(cluster);
         }
         let (watchers, deletions) = (Arc::clone(&self.watchers), Arc::clone(&self.deletions));
-        let new = HostingCluster::new(Some(name.to_owned()), Connection::Pending, watchers, deletions);
-        let Options { namespace, fence, insecure_credentials, .. } = &self.options;
+        let Options { namespace, machine_namespace, fence, insecure_credentials, .. } = &self.options;
+        let (name_of, pending) = (Some(name.to_owned()), Connection::Pending);
+        let new = HostingCluster::new(name_of, machine_namespace, pending, watchers, deletions);
         let follow = Follow {
             cluster: Arc::clone(&new),
             credentials: Credentials::new(&self.client, namespace, name, fence, *insecure_credentials),
@@ -247,7 +252,7 @@ async fn follow_home(cluster: Arc<HostingCluster>, client: Client, selector: Str
 }
 
 async fn watch(cluster: &HostingCluster, client: Client, selector: &str) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client, &cluster.namespace);
     let config = watcher::Config::default().labels(selector);
     let ended = kube_node_cache::run(pods, config, Arc::clone(&cluster.pods)).await;
     ended.context("the hosting cluster refuses to show its pods")
@@ -297,7 +302,7 @@ impl Follow {
 
     /// Checks that the cluster lets us list machines.
     async fn serves(&self, client: &Client) -> anyhow::Result<()> {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &self.cluster.namespace);
         let one = ListParams::default().labels(&self.selector).limit(1);
         let listed = timeout(ANSWER_LIMIT, pods.list_metadata(&one)).await;
         let silent = || format!("the hosting cluster gave no answer in {} s", ANSWER_LIMIT.as_secs());

@@ -24,8 +24,8 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
-    Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
 use kube_ext::{environment, error::chain, leader::Fence};
 use kube_node_api::{NodeClass, machine_files::MachineSettings, machine_identity::Account, names};
@@ -65,6 +65,8 @@ const TOKEN_LEFT_MIN: Duration = Duration::from_mins(5);
 pub struct Options {
     /// Namespace of credentials and of file contents.
     pub namespace: String,
+    /// Namespace of machines in every hosting cluster, and of their accounts.
+    pub machine_namespace: String,
     /// UID of the cluster that has the Nodes: that of its namespace kube-system.
     pub cluster: String,
     /// Our own image.
@@ -201,7 +203,7 @@ impl KubemarkProvider {
         let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid);
         let Some(node) = node.filter(|_| self.tokens.lock().contains_key(&id.uid)) else { return Ok(None) };
         let cluster = self.cluster_of(&node);
-        let own = ListParams::default().labels(&format!("{}={}", names::LABEL_NODE_UID, id.uid));
+        let own = ListParams::default().labels(&of_machine(id));
         let pods = cluster.api::<Pod>()?.list(&own).await.map_err(refused)?.into_iter().map(MachinePod::from);
         let Some(pod) = pods.min_by_key(|pod| pod.leaving) else {
             self.tokens.lock().remove(&id.uid);
@@ -258,7 +260,8 @@ impl KubemarkProvider {
 
     /// A new bootstrap kubeconfig of a machine, and the expiry of its token.
     async fn bootstrap(&self, id: &MachineId) -> Result<(String, Timestamp), ProviderError> {
-        let token = token::request(&self.client, Account::Kubemark, &id.node, &id.uid, TOKEN_LIFE).await;
+        let accounts = Api::namespaced(self.client.clone(), &self.options.machine_namespace);
+        let token = token::request(&accounts, Account::Kubemark, &id.node, &id.uid, TOKEN_LIFE).await;
         let token = token.map_err(ProviderError::retryable)?;
         let Options { server, ca, .. } = &self.options;
         Ok((token::bootstrap_kubeconfig(server, ca, &token), token.expires))
@@ -322,20 +325,13 @@ impl KubemarkProvider {
 
     /// Deletes the Secrets of machines that others removed together with their Nodes.
     async fn tidy(&self, cluster: &HostingCluster) -> Result<(), ProviderError> {
-        let secrets = cluster.api::<Secret>()?;
-        let ours = ListParams::default().labels(&self.options.selector());
-        let listed = secrets.list_metadata(&ours).await;
-        let mut failed = None;
-        for secret in listed.map_err(refused)? {
+        delete_secrets(cluster, &self.options.selector(), |secret| {
             let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
             let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
             let needed = node.is_some_and(|node| &*node.uid == uid) || !cluster.pods.by_index(uid).is_empty();
-            if !needed && self.nodes.in_sync() {
-                let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default()).await;
-                failed = gone_is_fine(deleted).err().or(failed);
-            }
-        }
-        failed.map_or(Ok(()), Err)
+            !needed && self.nodes.in_sync()
+        })
+        .await
     }
 }
 
@@ -366,7 +362,30 @@ async fn delete_pod(cluster: &HostingCluster, pod: &MachinePod) -> Result<(), Pr
     gone_is_fine(
         cluster.api::<Pod>()?.delete(&pod.name, &DeleteParams::default().preconditions(this)).await,
     )?;
-    gone_is_fine(cluster.api::<Secret>()?.delete(&pod.name, &DeleteParams::default()).await)
+    delete_secrets(cluster, &of_machine(&pod.id), |_| true).await
+}
+
+/// Deletes the selected Secrets of machines in the state in which they are listed: the next machine of a Node has a Secret
+/// of the same name, which a deletion that is carried out late must not take.
+async fn delete_secrets(
+    cluster: &HostingCluster,
+    labels: &str,
+    goes: impl Fn(&PartialObjectMeta<Secret>) -> bool,
+) -> Result<(), ProviderError> {
+    let secrets = cluster.api::<Secret>()?;
+    let listed = secrets.list_metadata(&ListParams::default().labels(labels)).await;
+    let mut failed = None;
+    for secret in listed.map_err(refused)?.into_iter().filter(goes) {
+        let this = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
+        let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default().preconditions(this)).await;
+        failed = gone_is_fine(deleted).err().or(failed);
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Label selector of a machine's objects.
+fn of_machine(id: &MachineId) -> String {
+    format!("{}={}", names::LABEL_NODE_UID, id.uid)
 }
 
 /// Content of a file in the machine's folder.

@@ -45,10 +45,10 @@ impl From<Pod> for MachinePod {
     }
 }
 
-/// Indexed by the UID of its Node.
+/// Indexed by the UID of its Node. A hosting cluster has all its machines in one namespace.
 impl View for MachinePod {
     fn key(&self) -> String {
-        format!("{}/{}", names::MACHINE_NAMESPACE, self.name)
+        self.name.clone()
     }
 
     fn index_key(&self) -> Option<&str> {

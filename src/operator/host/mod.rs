@@ -11,6 +11,7 @@ mod reconciler;
 use std::{net::SocketAddr, sync::Arc};
 
 use hollow_kubelet::{Hollow, server};
+use kube::Api;
 use kube_ext::{
     admin::{Admin, Readiness},
     leader::{self, Election, Leadership},
@@ -40,6 +41,8 @@ pub struct Options {
     pub max_machines: usize,
     /// Namespace of the operator: revisions and worker Leases.
     pub namespace: String,
+    /// Namespace of the accounts that machines start with.
+    pub machine_namespace: String,
     /// Group of the worker.
     pub group: String,
     /// Name in the group. No other process has it now; a previous one may have had it.
@@ -52,8 +55,8 @@ pub struct Options {
 
 /// Runs machines until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Result<()> {
-    let Options { client: access, endpoints, max_machines, namespace, group, name, admin_address, presence } =
-        options;
+    let Options { client: access, endpoints, max_machines, namespace, machine_namespace, .. } = options;
+    let Options { group, name, admin_address, presence, .. } = options;
     let registry = Registry::new();
     let leadership = Leadership::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
     metrics::build(&registry)?;
@@ -68,7 +71,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
 
     let client = access.client()?;
     let checked = async {
-        let preflight = access.preflight(&client, &namespace);
+        let preflight = access.preflight(&client, &namespace, &machine_namespace);
         preflight.reach().await?;
         preflight.rights(preflight::HOST).await?;
         preflight.rights(preflight::HOLLOW).await?;
@@ -96,7 +99,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
         let stop = tasks.shutdown().clone();
         tasks.spawn_until_done(kubelets.run(stop.clone()));
         let bootstrap = BootstrapClient {
-            requester: fenced.clone(),
+            accounts: Api::namespaced(fenced.clone(), &machine_namespace),
             server: access.anonymous(),
             fence: leadership.fence().clone(),
         };

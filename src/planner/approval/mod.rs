@@ -73,17 +73,18 @@ enum Requester<'a> {
     Other,
 }
 
-/// The Node to read before [`decide`]; None if no Node would change the decision.
-pub fn node_of(request: &CertificateSigningRequestSpec) -> Option<&str> {
-    match requester(request) {
+/// The Node to read before [`decide`]; None if no Node would change the decision. `namespace` has the accounts of
+/// machines.
+pub fn node_of<'a>(request: &'a CertificateSigningRequestSpec, namespace: &str) -> Option<&'a str> {
+    match requester(request, namespace) {
         Requester::Token(_, Ok((node, _))) | Requester::Node(node) => Some(node),
         Requester::Token(_, Err(_)) | Requester::Other => None,
     }
 }
 
 /// Decides on a request; `node` is the Node that [`node_of`] named, None if it does not exist.
-pub fn decide(request: &CertificateSigningRequestSpec, node: Option<&Node>) -> CsrDecision {
-    let checked = match requester(request) {
+pub fn decide(request: &CertificateSigningRequestSpec, namespace: &str, node: Option<&Node>) -> CsrDecision {
+    let checked = match requester(request, namespace) {
         Requester::Other => return CsrDecision::Ignore,
         Requester::Token(account, binding) => {
             binding.and_then(|binding| begins(request, account, binding, node))
@@ -101,12 +102,12 @@ pub fn decide(request: &CertificateSigningRequestSpec, node: Option<&Node>) -> C
     }
 }
 
-fn requester(request: &CertificateSigningRequestSpec) -> Requester<'_> {
+fn requester<'a>(request: &'a CertificateSigningRequestSpec, namespace: &str) -> Requester<'a> {
     let username = request.username.as_deref().unwrap_or_default();
     if request.signer_name != SIGNER {
         return Requester::Other;
     }
-    if let Some(account) = Account::ALL.into_iter().find(|account| username == account.user()) {
+    if let Some(account) = Account::ALL.into_iter().find(|account| username == account.user(namespace)) {
         return Requester::Token(account, binding(request));
     }
     match username.strip_prefix(USER_PREFIX) {

@@ -8,6 +8,8 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpos
 use super::*;
 
 const NODE: &str = "workers-bcd234";
+/// Namespace of the machines' accounts.
+const NAMESPACE: &str = "machines";
 const UID: &str = "0b8f6f0e-0000-4000-8000-000000000001";
 
 /// Forges an honest request.
@@ -45,7 +47,7 @@ fn first() -> CertificateSigningRequestSpec {
     let extra = [(EXTRA_NODE_NAME, NODE), (EXTRA_NODE_UID, UID)];
     CertificateSigningRequestSpec {
         signer_name: SIGNER.to_owned(),
-        username: Some(Account::Kubemark.user()),
+        username: Some(Account::Kubemark.user(NAMESPACE)),
         groups: Some(vec!["system:serviceaccounts".to_owned(), "system:authenticated".to_owned()]),
         extra: Some(extra.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).into()),
         usages: Some(USAGES.map(str::to_owned).into()),
@@ -70,7 +72,7 @@ fn node() -> Node {
 }
 
 fn reason(request: &CertificateSigningRequestSpec, node: Option<&Node>) -> &'static str {
-    match decide(request, node) {
+    match decide(request, NAMESPACE, node) {
         CsrDecision::Approve => "approved",
         CsrDecision::Ignore => "ignored",
         CsrDecision::Deny(Denial { reason, .. }) => reason,
@@ -80,19 +82,23 @@ fn reason(request: &CertificateSigningRequestSpec, node: Option<&Node>) -> &'sta
 #[test]
 fn honest_requests_are_approved() {
     for request in [first(), renewal()] {
-        assert_eq!(node_of(&request), Some(NODE));
-        assert_eq!(decide(&request, Some(&node())), CsrDecision::Approve);
+        assert_eq!(node_of(&request, NAMESPACE), Some(NODE));
+        assert_eq!(decide(&request, NAMESPACE, Some(&node())), CsrDecision::Approve);
     }
 }
 
 #[test]
 fn a_machine_begins_with_a_token_of_its_own_kind_alone() {
     for (account, other) in [(Account::Kubemark, Account::Hollow), (Account::Hollow, Account::Kubemark)] {
-        let request = CertificateSigningRequestSpec { username: Some(account.user()), ..first() };
+        let request = CertificateSigningRequestSpec { username: Some(account.user(NAMESPACE)), ..first() };
         let of = |account| Node { server: NodeServer::Dedicated(account), ..node() };
-        assert_eq!(decide(&request, Some(&of(account))), CsrDecision::Approve);
+        assert_eq!(decide(&request, NAMESPACE, Some(&of(account))), CsrDecision::Approve);
         assert_eq!(reason(&request, Some(&of(other))), "OtherAccount");
-        assert_eq!(decide(&renewal(), Some(&of(account))), CsrDecision::Approve, "later it asks by itself");
+        assert_eq!(
+            decide(&renewal(), NAMESPACE, Some(&of(account))),
+            CsrDecision::Approve,
+            "later it asks by itself"
+        );
     }
 }
 
@@ -188,7 +194,7 @@ fn requests_of_others_are_left_alone() {
         let mut request = first();
         change(&mut request);
         assert_eq!(reason(&request, Some(&node())), "ignored", "{request:?}");
-        assert_eq!(node_of(&request), None);
+        assert_eq!(node_of(&request, NAMESPACE), None);
     }
     // Requests of a real node, and of a Node whose machine shares an identity.
     for server in [NodeServer::Elsewhere, NodeServer::Shared] {

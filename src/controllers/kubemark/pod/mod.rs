@@ -89,7 +89,6 @@ pub fn secret(
     let data = files.into_iter().chain(own).map(|(key, content)| (key, ByteString(content))).collect();
     let metadata = ObjectMeta {
         name: Some(name(id)),
-        namespace: Some(names::MACHINE_NAMESPACE.to_owned()),
         labels: Some(labels(id, cluster)),
         annotations: Some(BTreeMap::from([(names::ANNOTATION_NODE.to_owned(), id.node.to_string())])),
         ..ObjectMeta::default()
@@ -130,7 +129,6 @@ fn manifest(blueprint: &Blueprint<'_>, files: &[File]) -> Value {
     json!({
         "metadata": {
             "name": name(id),
-            "namespace": names::MACHINE_NAMESPACE,
             "labels": labels(id, cluster),
             "annotations": {
                 names::ANNOTATION_NODE: &*id.node,
