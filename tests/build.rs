@@ -162,6 +162,59 @@ fn no_controller_manager_is_newer_than_its_api_server() {
 }
 
 #[test]
+fn another_release_is_built_beside_the_default_one_and_stays_that_of_its_folder() {
+    let scene = Scene::new("release");
+    let started = "etcd ended while it was starting";
+    let up = |data: &str, args: &[&str]| said(&scene.up(data, &[]).args(args).output().unwrap());
+    assert!(up("a", &["--kubernetes-version", "v1.37"]).contains(started));
+    assert!(scene.dir.join("cache/kube-node/kubernetes-1.37.2-etcd-3.7.0/etcd").exists());
+    assert_eq!(scene.builds().len(), 5);
+    assert!(up("a", &[]).contains(started));
+    assert_eq!(scene.builds().len(), 5, "the folder's own release is run again");
+    let refused = up("a", &["--kubernetes-version", "1.36"]);
+    let sentence = "error: the data folder holds a cluster of Kubernetes 1.37.2, which 1.36.3 does not run: use another --data-dir, or remove it with `kube-node down --delete`\n";
+    assert_eq!(refused, sentence);
+    assert!(up("b", &[]).contains(started));
+    assert_eq!(scene.builds().len(), 10, "each release has programs of its own");
+    let unknown = up("c", &["--kubernetes-version", "1.21"]);
+    assert!(unknown.contains("there are 1.35.4, 1.36.3, 1.37.2; --binaries takes programs of"), "{unknown}");
+}
+
+#[test]
+fn complete_assets_of_another_release_are_not_those_that_were_asked_for() {
+    let scene = Scene::new("asked");
+    let dir = scene.dir.join("complete");
+    let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+    let mut complete = programs.map(|name| (name, "Kubernetes v1.36.1")).to_vec();
+    complete.push(("etcd", "etcd Version: 3.7.1"));
+    assets(&dir, &complete);
+    let dir = dir.display().to_string();
+    let up =
+        |args: &[&str]| said(&scene.up("a", &[("KUBEBUILDER_ASSETS", &dir)]).args(args).output().unwrap());
+    up(&["--kubernetes-version", "1.37"]);
+    let mut builds = scene.builds();
+    builds.sort();
+    assert_eq!(builds, programs);
+    // As they are, they do not run what is in the folder by now.
+    let refused = up(&[]);
+    assert!(refused.contains("holds a cluster of Kubernetes 1.37.2, which 1.36.1 does not run"), "{refused}");
+}
+
+#[test]
+fn nothing_is_built_where_a_download_was_asked_for() {
+    let scene = Scene::new("download");
+    let mut up = scene.up("a", &[]);
+    up.args(["--download", "--download-from", "http://127.0.0.1:1"]);
+    let said = said(&up.output().unwrap());
+    assert!(
+        said.contains("error: no checksum is pinned for v3.6.8/etcd-v3.6.8-linux-")
+            || said.contains("cannot reach http://127.0.0.1:1/"),
+        "{said}"
+    );
+    assert!(scene.builds().is_empty(), "{:?}", scene.builds());
+}
+
+#[test]
 fn what_is_missing_is_said_with_what_to_do() {
     for (name, env, wanted) in [
         ("old", ("FAKE_GO_VERSION", "go1.20.1"), "Go is too old: go version go1.20.1"),

@@ -96,31 +96,26 @@ pub async fn unhealthy_and_healthy_by_turns<S: FaultTarget>(cluster: &TestCluste
     let failures =
         json!({"unhealthyDuration": "3s", "healthyDuration": "5s", "turnUnhealthyPeriodically": true});
     let subject = S::start(cluster, called, &failures).await;
-    let seen = ready_transitions(&subject, 5).await;
+    by_turns(&subject, 3, 5).await;
+    subject.clean_up().await;
+}
+
+/// Checks two unhealthy and two healthy phases against their lengths in seconds.
+pub async fn by_turns(subject: &impl FaultTarget, unhealthy: i64, healthy: i64) {
+    let seen = ready_transitions(subject, 5).await;
     let statuses: Vec<&str> = seen.iter().map(|(status, _)| status.as_str()).collect();
     assert_eq!(statuses, ["False", "True", "False", "True", "False"], "it begins with the unhealthy phase");
-    for (turn, wanted) in [(1, 5), (2, 3), (3, 5)] {
+    for (turn, wanted) in [(1, healthy), (2, unhealthy), (3, healthy)] {
         let lasted = seen[turn + 1].1.duration_since(seen[turn].1).as_secs();
         assert!((wanted - 1..=wanted + 2).contains(&lasted), "{seen:?}");
     }
-    subject.clean_up().await;
 }
 
 /// Healthy for 12 s after the boot, then unhealthy; healthy again without failures.
 pub async fn unhealthy_for_ever_after_a_while<S: FaultTarget>(cluster: &TestCluster, called: &str) {
     let failures = json!({"unhealthyDuration": "12s", "turnUnhealthyAfter": true});
     let subject = S::start(cluster, called, &failures).await;
-    let seen = ready_transitions(&subject, 2).await;
-    assert_eq!((seen[0].0.as_str(), seen[1].0.as_str()), ("True", "False"));
-    let node = subject.node().await.unwrap();
-    let ready = condition(&node, "Ready").unwrap();
-    assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
-    assert!(is_disrupted(ready), "{ready:?}");
-    // To the second from the boot on record.
-    let boot: uuid::Uuid = node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.parse().unwrap();
-    let (booted, _) = boot.get_timestamp().unwrap().to_unix();
-    let late = seen[1].1.as_second() - i64::try_from(booted).unwrap() - 12;
-    assert!((0..=2).contains(&late), "{late} s late: {seen:?}");
+    let node = unhealthy_after(&subject, 12).await;
     // In place: without failures the same machine is well again.
     subject.set_failures(Value::Null).await;
     eventually("it is well again", LONG, async || {
@@ -128,6 +123,21 @@ pub async fn unhealthy_for_ever_after_a_while<S: FaultTarget>(cluster: &TestClus
     })
     .await;
     subject.clean_up().await;
+}
+
+/// Checks that a Node turns unhealthy so many seconds after the boot on record, and returns the Node.
+pub async fn unhealthy_after(subject: &impl FaultTarget, seconds: i64) -> Node {
+    let seen = ready_transitions(subject, 2).await;
+    assert_eq!((seen[0].0.as_str(), seen[1].0.as_str()), ("True", "False"));
+    let node = subject.node().await.unwrap();
+    let ready = condition(&node, "Ready").unwrap();
+    assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
+    assert!(is_disrupted(ready), "{ready:?}");
+    let boot: uuid::Uuid = node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.parse().unwrap();
+    let (booted, _) = boot.get_timestamp().unwrap().to_unix();
+    let late = seen[1].1.as_second() - i64::try_from(booted).unwrap() - seconds;
+    assert!((0..=2).contains(&late), "{late} s late: {seen:?}");
+    node
 }
 
 /// A silent machine stops to renew its Lease, until the failures are taken away.

@@ -26,8 +26,7 @@ impl GoProgram {
     pub fn path(&self) -> anyhow::Result<PathBuf> {
         let Self { name, package, .. } = self;
         let version = self.version()?;
-        let cache = Binaries::cache_dir()?;
-        let dir = cache.parent().context("the cache has no parent")?.join(format!("{name}-{version}"));
+        let dir = Binaries::cache_root()?.join(format!("{name}-{version}"));
         let program = dir.join(name);
         if !program.exists() {
             fs::create_dir_all(&dir)?;

@@ -46,7 +46,7 @@ fn root() -> PathBuf {
 
 /// All documents, by their path in the repository.
 fn documents() -> Vec<Document> {
-    let folders = ["", "docs", "docs/decisions", "docs/reference", "examples"];
+    let folders = ["", "docs", "docs/decisions", "docs/reference", "examples", "charts/kube-node"];
     let mut paths: Vec<PathBuf> = folders.into_iter().flat_map(|folder| files(folder, "md")).collect();
     paths.sort();
     paths.iter().map(|path| Document::read(&root(), path.to_str().unwrap())).collect()

@@ -61,9 +61,9 @@ pub fn run(document: &Document) -> Result<(), String> {
         let mut command = Command::new("bash");
         command.arg("-c").arg(script).current_dir(&dir).stdin(Stdio::null());
         // A home of its own, but for the binaries of the control plane.
-        let cache = Binaries::cache_dir().unwrap();
+        let cache = Binaries::cache_root().unwrap();
         command.env("PATH", path).env("HOME", &dir).env_remove("XDG_DATA_HOME");
-        command.env("XDG_CACHE_HOME", cache.ancestors().nth(2).unwrap());
+        command.env("XDG_CACHE_HOME", cache.parent().unwrap());
         command.env("KUBECONFIG", dir.join(".local/share/kube-node/default/kubeconfig"));
         command.output().expect("bash")
     };

@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use crate::CLUSTER;
-use kube_node_testing::http;
+use kube_node_testing::{git_version, http, release};
 
 fn kube_node(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args).output().unwrap()
@@ -43,7 +43,10 @@ fn status_says_how_the_cluster_stands() {
         assert!(component["residentBytes"].as_u64().unwrap() > 1 << 20, "{component}");
     }
     let text = String::from_utf8(CLUSTER.kube_node(&["status"]).stdout).unwrap();
-    assert!(text.contains("kube-scheduler") && text.contains("running, Kubernetes 1.36.3"), "{text}");
+    assert!(
+        text.contains("kube-scheduler") && text.contains(&format!("running, Kubernetes {}", release())),
+        "{text}"
+    );
     let nowhere = scratch("nowhere");
     let output = kube_node(&["status", "--data-dir", nowhere.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3));
@@ -89,7 +92,7 @@ fn down_without_a_cluster_is_no_error() {
 #[test]
 fn kubectl_passes_its_exit_code_on() {
     assert_eq!(CLUSTER.try_kubectl(&["get", "nonsense"]).status.code(), Some(1));
-    assert!(CLUSTER.kubectl(&["version"]).contains("Server Version: v1.36.3"));
+    assert!(CLUSTER.kubectl(&["version"]).contains(&format!("Server Version: {}", git_version())));
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl FleetCommands {
 async fn from_setup_to_cleanup() {
     let own = FleetCommands::start();
     // `up` has made a set of this name, of a class of its own.
-    let said = own.fails(&["create", "3", "--node-controller", "hollow"]);
+    let said = own.fails(&["create", "3"]);
     assert!(
         said.contains("with nodes of NodeClass hollow: change their number with kube-node scale"),
         "{said}"
@@ -66,8 +66,10 @@ async fn from_setup_to_cleanup() {
     for _ in 0..2 {
         assert!(own.output(&["setup"]).contains("An operator runs."));
     }
-    let said = own.output(&["create", "3", "--node-controller", "hollow"]);
+    let said = own.output(&["create", "3"]);
+    // All nodes here are hollow, so no taint has to keep pods away.
     assert!(said.starts_with("NodeSet hollow-nodes: 3 nodes of NodeController hollow\n"), "{said}");
+    assert!(!said.contains("operator"), "one serves it: {said}");
     assert!(said.ends_with("3 of 3 nodes are Ready\n"), "{said}");
     assert_eq!(own.output(&["verify"]), "3 of 3 nodes are Ready\n");
     let list = own.list();
@@ -87,7 +89,7 @@ async fn from_setup_to_cleanup() {
         (own.list()["nodes"].as_array().unwrap().len() == 2).then_some(())
     })
     .await;
-    let said = own.fails(&["create"]);
+    let said = own.fails(&["create", "--node-controller", "kubemark"]);
     assert!(
         said.contains("NodeClass hollow-nodes is there already, with nodes of NodeController hollow"),
         "{said}"
@@ -120,6 +122,7 @@ async fn from_setup_to_cleanup() {
     assert!(own.output(&["verify", "--wait", "--timeout", "90s"]).ends_with("2 of 2 nodes are Ready\n"));
 
     pods_in_trouble(&own);
+    taint_beside_another_node(&own);
 
     // An operator that hangs looks at nothing.
     let operator = own.cluster.pid("operator").unwrap();
@@ -129,11 +132,16 @@ async fn from_setup_to_cleanup() {
     let said = own.fails(&["doctor"]);
     assert!(said.contains("BAD  operator     none answers"), "{said}");
     assert!(said.contains("the operator has not looked at it as it is now"), "{said}");
+    let said = own.output(&["create", "4", "--no-wait"]);
+    assert!(said.contains("\nNo operator serves NodeController hollow: start one, "), "{said}");
     kill(operator, Signal::SIGCONT).unwrap();
     assert!(own.output(&["verify", "--wait"]).ends_with("4 of 4 nodes are Ready\n"));
 
     let said = own.fails(&["cleanup", "--all"]);
-    assert!(said.contains("there is more than this fleet: delete NodeClass hollow first"), "{said}");
+    assert!(
+        said.contains("there are nodes that need what setup installed: delete NodeClass hollow first"),
+        "{said}"
+    );
     assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 4, "nothing was touched");
     own.cluster.kubectl(&["delete", "nodeclass", "hollow"]);
     // What a class has left that went by force.
@@ -151,7 +159,7 @@ async fn from_setup_to_cleanup() {
     assert!(left.contains("namespace/kube-node-lease"), "that is Kubernetes' own");
     let ours = left.lines().filter(|line| line.contains("kube-node") && !line.ends_with("kube-node-lease"));
     assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
-    assert!(own.fails(&["create", "--node-controller", "hollow"]).contains("kube-node setup installs it"));
+    assert!(own.fails(&["create"]).contains("kube-node setup installs it"));
     let said = own.fails(&["doctor"]);
     assert!(
         said.contains("BAD  kinds ")
@@ -162,6 +170,32 @@ async fn from_setup_to_cleanup() {
         own.output(&["cleanup", "--all"]).contains("There is no NodeSet"),
         "a second time changes nothing"
     );
+}
+
+/// A Node that is not of ours makes `create` taint its nodes, unless asked not to.
+fn taint_beside_another_node(own: &FleetCommands) {
+    let file = own.cluster.dir.join("node.json");
+    fs::write(&file, r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}"#).unwrap();
+    own.cluster.kubectl(&["create", "-f", file.to_str().unwrap()]);
+    let taints = || {
+        own.cluster.kubectl(&[
+            "get",
+            "nodeclass",
+            "hollow-nodes",
+            "-o",
+            "jsonpath={.spec.template.taints[*].key}",
+        ])
+    };
+    let said = own.output(&["create", "2"]);
+    assert!(
+        said.contains("NodeController hollow, with the taint kube-node.io/hollow:NoSchedule\n"),
+        "{said}"
+    );
+    assert_eq!(taints(), "kube-node.io/hollow");
+    let said = own.output(&["create", "2", "--no-taint"]);
+    assert!(said.starts_with("NodeSet hollow-nodes: 2 nodes of NodeController hollow\n"), "{said}");
+    assert_eq!(taints(), "");
+    own.cluster.kubectl(&["delete", "-f", file.to_str().unwrap()]);
 }
 
 /// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.
@@ -242,7 +276,10 @@ fn a_provider_configuration_becomes_a_class() {
     fs::write(&file, "kind: KubemarkMachineProviderConfig\nnumcores: 4\n").unwrap();
     let output = kube_node(&["convert", "-f", path]);
     assert_eq!(output.status.code(), Some(1), "something is lost");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field numcores: is numCores meant?"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains(": not converted: numcores: is numCores meant?")
+    );
+    assert_eq!(kube_node(&["convert", "-f", path, "--allow-loss"]).status.code(), Some(0));
     fs::remove_file(&file).unwrap();
     let output = kube_node(&["convert", "-f", path]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read"));

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::identity::Stage;
 use kube_node_testing::{
-    LONG, TestCluster, eventually, fault_injection::FaultTarget, http::Request, is_ready,
+    LONG, TestCluster, eventually, fault_injection::FaultTarget, http::Request, is_ready, release,
 };
 
 /// A machine of a provider of the test's own.
@@ -75,7 +75,7 @@ impl Kubemark {
     pub async fn prepared(node: &str, failures: &Value) -> Self {
         let stage = Stage::new(Box::leak(format!("{node}.example.com").into_boxed_str())).await;
         stage.approve();
-        let built = Binaries::locate(None, &binaries::KUBEMARK, &Progress::silent()).await.unwrap();
+        let built = Binaries::of(release(), &binaries::KUBEMARK, &Progress::silent()).await.unwrap();
         let uid = stage.node(node).await;
         let provider_id = json!({"spec": {"providerID": format!("kubemark://{node}")}});
         stage.nodes.patch(node, &PatchParams::default(), &Patch::Merge(provider_id)).await.unwrap();

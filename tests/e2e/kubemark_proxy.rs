@@ -13,6 +13,7 @@ use crate::{CLUSTER, kubemark::Kubemark};
 use kube_node_testing::{
     Fixture, LONG, always, condition, delete, eventually,
     fault_injection::{FaultTarget, is_disrupted},
+    git_version,
     http::{self, Request},
     phase,
 };
@@ -25,7 +26,7 @@ async fn it_is_the_machine_that_was_asked_for() {
     let status = node.status.unwrap();
     let info = status.node_info.unwrap();
     assert_eq!(info.container_runtime_version, "containerd://2.1.0");
-    assert_eq!(info.kubelet_version, "v1.36.3", "what the image is");
+    assert_eq!(info.kubelet_version, git_version(), "what the image is");
     assert_eq!(info.boot_id.parse::<uuid::Uuid>().unwrap().get_version_num(), 7);
     let (capacity, allocatable) = (status.capacity.unwrap(), status.allocatable.unwrap());
     assert_eq!((capacity["cpu"].0.as_str(), capacity["memory"].0.as_str()), ("4", "16Gi"));

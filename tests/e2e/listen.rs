@@ -12,7 +12,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use kube_node_testing::{LONG, TemporaryCluster, eventually, test_target};
+use kube_node_testing::{LONG, TemporaryCluster, eventually, git_version, test_target};
 
 fn port(cluster: &TemporaryCluster) -> u64 {
     cluster.state()["ports"]["apiserver"].as_u64().unwrap()
@@ -41,8 +41,8 @@ async fn the_api_server_is_reached_at_the_addresses_of_this_start() {
         "listen",
         &["--without-operator", "--listen-address", "127.0.0.2"],
     );
-    assert_eq!(version_at(&cluster, "127.0.0.2").await.unwrap(), "v1.36.3");
-    assert_eq!(version_at(&cluster, "127.0.0.1").await.unwrap(), "v1.36.3");
+    assert_eq!(version_at(&cluster, "127.0.0.2").await.unwrap(), git_version());
+    assert_eq!(version_at(&cluster, "127.0.0.1").await.unwrap(), git_version());
     let url = format!("https://127.0.0.2:{}", port(&cluster));
     assert_eq!(status(&cluster)["reachedAt"], serde_json::json!([url]));
     let text = String::from_utf8(cluster.kube_node(&["status"]).stdout).unwrap();
@@ -57,7 +57,7 @@ async fn the_api_server_is_reached_at_the_addresses_of_this_start() {
     cluster.up(&[&["--without-operator"][..], &both].concat());
     assert_eq!(port(&cluster), before);
     for address in ["127.0.0.3", "127.0.0.4"] {
-        assert_eq!(version_at(&cluster, address).await.unwrap(), "v1.36.3", "{address}");
+        assert_eq!(version_at(&cluster, address).await.unwrap(), git_version(), "{address}");
     }
     assert!(version_at(&cluster, "127.0.0.2").await.is_err(), "not asked for any more");
 
@@ -68,7 +68,7 @@ async fn the_api_server_is_reached_at_the_addresses_of_this_start() {
         version_at(&cluster, "127.0.0.3").await.is_err().then_some(())
     })
     .await;
-    assert_eq!(version_at(&cluster, "127.0.0.1").await.unwrap(), "v1.36.3");
+    assert_eq!(version_at(&cluster, "127.0.0.1").await.unwrap(), git_version());
     assert_eq!(status(&cluster)["reachedAt"], serde_json::json!([]));
 }
 

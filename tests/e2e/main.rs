@@ -7,6 +7,7 @@ mod classes;
 mod commands;
 #[path = "../conformance/mod.rs"]
 mod conformance;
+mod convert;
 mod credentials;
 mod deletion;
 #[path = "../docs/mod.rs"]
@@ -42,6 +43,7 @@ mod rollout;
 mod rollout_commands;
 mod scale;
 mod secrets;
+mod setup_operator;
 mod taints;
 mod templates;
 mod validation;

@@ -1,4 +1,4 @@
-//! Certificates of the operator's server for cluster-autoscaler and of its only client.
+//! Certificates of the operator's server for cluster-autoscaler and of its only client, for a year.
 //!
 //! Both come from a CA of their own: with the cluster's CA, every user of the cluster could resize it. The CA's key is
 //! discarded after both are signed, so that no third certificate can be made.
@@ -6,11 +6,15 @@
 use std::path::Path;
 
 use kube_node_api::names;
+use time::{Duration, OffsetDateTime};
 
 use super::{
     super::files::{create_private_dir, write_public},
-    Identity, Made, Pki, Use, leaf, new_ca,
+    Identity, Made, Pki, Use, Validity, leaf_valid, new_ca,
 };
+
+/// Lifetime of the certificates: limits the use of a stolen key.
+const LIFETIME: Duration = Duration::days(365);
 
 /// Certificates of one server and its one client.
 #[derive(Clone)]
@@ -26,11 +30,17 @@ pub struct AutoscalerCertificates {
 impl AutoscalerCertificates {
     /// Makes the CA and both certificates, for a server with these DNS names and IP addresses.
     pub fn make(server_names: &[&str]) -> anyhow::Result<Self> {
-        let ca = new_ca("kube-node-autoscaler")?;
+        Self::make_at(server_names, OffsetDateTime::now_utc())
+    }
+
+    /// Makes them as of another time.
+    pub fn make_at(server_names: &[&str], from: OffsetDateTime) -> anyhow::Result<Self> {
+        let validity = Validity { from, lifetime: LIFETIME };
+        let ca = new_ca("kube-node-autoscaler", validity)?;
         Ok(Self {
             ca: ca.pem(),
-            server: leaf("kube-node", &Use::Server(server_names), &ca)?,
-            client: leaf(names::AUTOSCALER_CLIENT, &Use::Client(&[]), &ca)?,
+            server: leaf_valid("kube-node", &Use::Server(server_names), &ca, validity)?,
+            client: leaf_valid(names::AUTOSCALER_CLIENT, &Use::Client(&[]), &ca, validity)?,
         })
     }
 }
@@ -45,7 +55,7 @@ impl Pki {
             write_public(&pki.path("ca.crt"), &all.ca)?;
             pki.write("server", &all.server)?;
             pki.write("client", &all.client)?;
-            pki.write_made(&Made::now(&[]))?;
+            pki.write_made(&Made::now(&[], LIFETIME))?;
         }
         Ok(pki)
     }

@@ -3,7 +3,7 @@
 //! Three certificate authorities: the cluster's (signs servers, users and CSRs), etcd's (with a shared one,
 //! every client certificate of the cluster could read etcd) and the front proxy's. A cluster that serves
 //! cluster-autoscaler has a fourth ([`autoscaler`]). Existing certificates are kept, so that kubeconfigs
-//! handed out stay valid; all are renewed when one has less than [`RENEW_BEFORE`] left.
+//! handed out stay valid; all are renewed when one has less than `RENEW_BEFORE` left.
 
 mod autoscaler;
 
@@ -24,10 +24,10 @@ use time::{Duration, OffsetDateTime};
 pub use self::autoscaler::AutoscalerCertificates;
 use super::files::{create_private_dir, read, write_private, write_public};
 
-/// Lifetime of every certificate, longer than that of a test cluster.
+/// Lifetime of every certificate of the cluster, longer than that of a test cluster.
 const LIFETIME: Duration = Duration::days(3650);
 /// Remaining lifetime below which a start renews the certificates.
-pub const RENEW_BEFORE: Duration = Duration::days(30);
+const RENEW_BEFORE: Duration = Duration::days(30);
 /// Allowance for clock differences between containers and their hosts.
 const BACKDATE: Duration = Duration::hours(1);
 /// Names and addresses in the serving certificates of kube-apiserver and the other components. The last one is the first
@@ -68,9 +68,29 @@ struct Made {
 
 impl Made {
     /// Marker of certificates that are made now.
-    fn now(addresses: &[IpAddr]) -> Self {
-        let not_after = (OffsetDateTime::now_utc() + LIFETIME).unix_timestamp();
+    fn now(addresses: &[IpAddr], lifetime: Duration) -> Self {
+        let not_after = (OffsetDateTime::now_utc() + lifetime).unix_timestamp();
         Self { addresses: addresses.to_vec(), not_after }
+    }
+}
+
+/// Time from which a certificate is valid, and for how long.
+#[derive(Clone, Copy)]
+struct Validity {
+    from: OffsetDateTime,
+    lifetime: Duration,
+}
+
+impl Validity {
+    /// Validity of a cluster's certificate that is made now.
+    fn of_cluster() -> Self {
+        Self { from: OffsetDateTime::now_utc(), lifetime: LIFETIME }
+    }
+
+    fn of(self, mut params: CertificateParams) -> CertificateParams {
+        params.not_before = self.from - BACKDATE;
+        params.not_after = self.from + self.lifetime;
+        params
     }
 }
 
@@ -129,7 +149,7 @@ impl Pki {
 
     fn cluster_ca(&self) -> anyhow::Result<Issuer<'static, KeyPair>> {
         let key = KeyPair::from_pem(&read(&self.path("ca.key"))?).with_context(|| failed("ca"))?;
-        Ok(Issuer::new(ca_params("kubernetes"), key))
+        Ok(Issuer::new(ca_params("kubernetes", Validity::of_cluster()), key))
     }
 
     fn make(&self, addresses: &[IpAddr]) -> anyhow::Result<()> {
@@ -154,7 +174,7 @@ impl Pki {
         let tokens = KeyPair::generate().with_context(|| failed("sa"))?;
         write_private(&self.path("sa.key"), &tokens.serialize_pem())?;
         write_public(&self.path("sa.pub"), &tokens.public_key_pem())?;
-        self.write_made(&Made::now(addresses))
+        self.write_made(&Made::now(addresses, LIFETIME))
     }
 
     fn make_apiserver(&self, addresses: &[IpAddr], ca: &Issuer<'_, KeyPair>) -> anyhow::Result<()> {
@@ -173,7 +193,7 @@ impl Pki {
     }
 
     fn make_ca(&self, file: &str, name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
-        let ca = new_ca(name)?;
+        let ca = new_ca(name, Validity::of_cluster())?;
         self.write(file, &Identity { certificate: ca.pem(), key: ca.key().serialize_pem() })?;
         Ok(ca)
     }
@@ -190,8 +210,8 @@ fn still_good(made: &str, now: OffsetDateTime) -> Option<Made> {
 }
 
 /// A CA adds only its name and usages to the certificates it signs, so its own file need not be read back.
-fn ca_params(name: &str) -> CertificateParams {
-    let mut params = valid_from_now(CertificateParams::default());
+fn ca_params(name: &str, validity: Validity) -> CertificateParams {
+    let mut params = validity.of(CertificateParams::default());
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -200,19 +220,23 @@ fn ca_params(name: &str) -> CertificateParams {
     params
 }
 
-fn new_ca(name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
-    let ca = KeyPair::generate().and_then(|key| CertifiedIssuer::self_signed(ca_params(name), key));
+fn new_ca(name: &str, validity: Validity) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
+    let params = ca_params(name, validity);
+    let ca = KeyPair::generate().and_then(|key| CertifiedIssuer::self_signed(params, key));
     ca.with_context(|| failed(name))
 }
 
-fn valid_from_now(mut params: CertificateParams) -> CertificateParams {
-    let now = OffsetDateTime::now_utc();
-    params.not_before = now - BACKDATE;
-    params.not_after = now + LIFETIME;
-    params
+/// Signs a certificate of the cluster.
+fn leaf(name: &str, usage: &Use<'_>, ca: &Issuer<'_, KeyPair>) -> anyhow::Result<Identity> {
+    leaf_valid(name, usage, ca, Validity::of_cluster())
 }
 
-fn leaf(name: &str, usage: &Use<'_>, ca: &Issuer<'_, KeyPair>) -> anyhow::Result<Identity> {
+fn leaf_valid(
+    name: &str,
+    usage: &Use<'_>,
+    ca: &Issuer<'_, KeyPair>,
+    validity: Validity,
+) -> anyhow::Result<Identity> {
     let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
     let (usages, names, groups): (_, &[&str], &[&str]) = match usage {
         Use::Server(names) => (vec![server], names, &[]),
@@ -222,7 +246,7 @@ fn leaf(name: &str, usage: &Use<'_>, ca: &Issuer<'_, KeyPair>) -> anyhow::Result
     let subject = subject(name, groups)?;
     let sign = || {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let mut params = valid_from_now(CertificateParams::new(names)?);
+        let mut params = validity.of(CertificateParams::new(names)?);
         params.distinguished_name = subject;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = usages;

@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, ObjectMeta, PostParams},
     config::Kubeconfig,
 };
-use kube_node_api::machine_identity::Account;
+use kube_node_api::{machine_identity::Account, names::MACHINE_NAMESPACE};
 use machine_identity::token::{self, Token};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -105,7 +105,7 @@ async fn ask_as_bound_to(admin: &Client, node: &str, uid: &str) -> String {
     let csr = serde_json::to_vec(&Forgery::of(node).request()).unwrap();
     let request = http::Request::post("/apis/certificates.k8s.io/v1/certificatesigningrequests")
         .header("Content-Type", "application/json")
-        .header("Impersonate-User", Account::Kubemark.user())
+        .header("Impersonate-User", Account::Kubemark.user(MACHINE_NAMESPACE))
         .header("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node)
         .header("Impersonate-Extra-authentication.kubernetes.io%2Fnode-uid", uid);
     let made = admin.request::<CertificateSigningRequest>(request.body(csr).unwrap()).await.unwrap();
@@ -138,9 +138,7 @@ async fn no_forged_request_is_approved() {
     stage.approve();
     let uid = stage.node("forged-1").await;
     stage.node("forged-2").await;
-    let token = token::request(&stage.operator, Account::Kubemark, "forged-1", &uid, token::LIFETIME_MIN)
-        .await
-        .unwrap();
+    let token = stage.token("forged-1", &uid).await;
     let client = client_with(secrecy::ExposeSecret::expose_secret(&token.secret)).await;
     let dns = || SanType::DnsName("kubernetes.default".try_into().unwrap());
     let own = || Forgery::of("forged-1");

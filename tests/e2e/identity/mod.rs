@@ -19,7 +19,10 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
+use k8s_openapi::api::{
+    certificates::v1::CertificateSigningRequest,
+    core::v1::{Node, ServiceAccount},
+};
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams, PatchParams},
@@ -28,6 +31,7 @@ use kube::{
 use kube_node_api::{
     machine_files::{self, MachineSettings},
     machine_identity::Account,
+    names::MACHINE_NAMESPACE,
 };
 use kube_node_cache::NodeView;
 use kube_node_controllers::{
@@ -35,7 +39,10 @@ use kube_node_controllers::{
     csr::Approver,
     provider::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed},
 };
-use machine_identity::{Identity, IdentityOptions, token};
+use machine_identity::{
+    Identity, IdentityOptions,
+    token::{self, Token},
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -139,7 +146,7 @@ impl Stage {
             provider_id_prefix: ProviderIdPrefix::default(),
             client,
         });
-        let (approver, queue) = Approver::new(context);
+        let (approver, queue) = Approver::new(context, MACHINE_NAMESPACE.to_owned());
         tokio::spawn(Arc::clone(&approver).watch());
         tokio::spawn(approver.run(queue, CancellationToken::new()));
     }
@@ -178,10 +185,15 @@ impl Stage {
         .await;
     }
 
+    /// A token for the machine of a Node.
+    async fn token(&self, node: &str, uid: &str) -> Token {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.operator.clone(), MACHINE_NAMESPACE);
+        token::request(&accounts, Account::Kubemark, node, uid, token::LIFETIME_MIN).await.unwrap()
+    }
+
     /// The kubeconfig that the machine of a Node begins with.
     async fn bootstrap(&self, node: &str, uid: &str) -> String {
-        let token =
-            token::request(&self.operator, Account::Kubemark, node, uid, token::LIFETIME_MIN).await.unwrap();
+        let token = self.token(node, uid).await;
         let (server, ca) = server_and_ca();
         token::bootstrap_kubeconfig(&server, &ca, &token)
     }
