@@ -8,6 +8,9 @@ use std::{
 
 use anyhow::{Context, ensure};
 use local_cluster::Binaries;
+use parking_lot::Mutex;
+
+static BUILDS: Mutex<()> = Mutex::new(());
 
 /// A program.
 pub struct GoProgram {
@@ -28,6 +31,8 @@ impl GoProgram {
         let version = self.version()?;
         let dir = Binaries::cache_root()?.join(format!("{name}-{version}"));
         let program = dir.join(name);
+        // Tests of one process are threads.
+        let _one_at_a_time = BUILDS.lock();
         if !program.exists() {
             fs::create_dir_all(&dir)?;
             eprintln!("building {name} {version}, once");
