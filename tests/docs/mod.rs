@@ -22,7 +22,7 @@ use document::Document;
 const LANES: usize = 2;
 
 /// Why a block may not be run here, by what a reader takes for granted.
-const REASONS: [&str; 7] = [
+const REASONS: [&str; 6] = [
     // The README's own two commands: this test is run by one of them.
     "builds",
     // A real node, with root: tests of its own run these commands.
@@ -31,8 +31,6 @@ const REASONS: [&str; 7] = [
     "helm",
     // A cluster somewhere else, or a program that is not part of the project.
     "elsewhere",
-    // It stays until Ctrl-C.
-    "stays",
     // It shows what is printed in a case of trouble.
     "shown",
     // A container engine.
