@@ -47,7 +47,8 @@ fn setup_installs_what_the_chart_renders() {
     let kinds: BTreeSet<&str> = own.iter().filter_map(|object| object["kind"].as_str()).collect();
     assert!(kinds.contains("Deployment") && kinds.contains("NetworkPolicy"), "{kinds:?}");
     let documents = own.into_iter().map(|object| serde_norway::to_string(&freed(object)).unwrap());
-    let text: String = documents.map(|document| format!("---\n{document}")).collect();
+    let documents: Vec<String> = documents.map(|document| format!("---\n{document}")).collect();
+    let text = documents.concat();
     let text = format!(
         "# The chart with its default values: KUBE_NODE_WRITE=1 cargo test --test helm writes this.\n{text}"
     );

@@ -221,6 +221,7 @@ fn without_labels(object: &Value) -> Value {
 }
 
 /// With 0 in the place of 0.0, as helm writes numbers.
+#[expect(clippy::cast_possible_truncation, reason = "the numbers are whole and small")]
 fn whole_numbers(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, whole_numbers(value))).collect(),

@@ -80,11 +80,11 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
         "nodeclasses.kube-node.io",
         "--ignore-not-found",
     ]);
-    two_commands(&cluster, &format!("{repository}:{version}")).await;
+    two_commands(&cluster, &format!("{repository}:{version}"));
 }
 
 /// From a cluster without kube-node to an operator and 100 Ready nodes, as the README has it, and back.
-async fn two_commands(cluster: &TemporaryCluster, image: &str) {
+fn two_commands(cluster: &TemporaryCluster, image: &str) {
     let start = Instant::now();
     let setup = cluster.kube_node(&["setup", "--operator", "--image", image]);
     assert!(setup.status.success(), "{}", said(&setup));
@@ -108,7 +108,7 @@ async fn two_commands(cluster: &TemporaryCluster, image: &str) {
 
 /// Pushes the image of this build, whose layer no imported image has: the machine program is missing. Returns the last line.
 fn push(repository: &str) -> String {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("pulled-{}", std::process::id()));
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("pushed-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let program = dir.join("kube-node");
     fs::hard_link(Path::new(PROGRAM), &program).unwrap();

@@ -1,11 +1,12 @@
 //! `kube-node cleanup`: deletes the nodes, and with `--all` everything that `setup` installed.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Args;
-use kube::{Api, Client};
+use kube::{Api, Client, runtime::wait::await_condition};
 use kube_ext::objects::delete;
 use kube_node_api::{NodeClass, NodeSet};
 use local_cluster::{operator, uninstall};
+use tokio::time::timeout;
 
 use super::{Goal, NAME, Wait, goal::follow};
 use crate::{access::object_names, print_line, text};
@@ -42,10 +43,27 @@ impl Cleanup {
         } else {
             print_line(format_args!("There is no NodeSet {NAME}."));
         }
-        delete(&Api::<NodeClass>::all(client.clone()), NAME).await?;
+        self.delete_class(client).await?;
         if self.all {
             uninstall(client).await?;
             print_line("All that setup installed is gone.");
+        }
+        Ok(())
+    }
+}
+
+impl Cleanup {
+    /// The operator releases the class once no Node needs it.
+    async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
+        let classes = Api::<NodeClass>::all(client.clone());
+        delete(&classes, NAME).await?;
+        let gone = await_condition(classes, NAME, |class: Option<&NodeClass>| class.is_none());
+        let limit = self.limit.timeout.0;
+        if limit.is_zero() {
+            gone.await?;
+        } else {
+            let held = || format!("NodeClass {NAME} is not gone: no operator has released it");
+            timeout(limit, gone).await.with_context(held)??;
         }
         Ok(())
     }
