@@ -214,14 +214,15 @@ fn kstatus_knows_when_a_set_is_done() {
     let status = |wanted: &DesiredState<'_>, members: &[NodeState<'static>]| {
         status_of(wanted, members, &NodeSetStatus::default())
     };
-    let complete = status(&wanted(1), &[here.clone()]);
+    let alone = std::slice::from_ref(&here);
+    let complete = status(&wanted(1), alone);
     for (what, seen, expected) in [
         ("complete", kstatus(1, false, Some(&complete)), "Current"),
         ("the last change not seen", kstatus(2, false, Some(&complete)), "InProgress"),
         ("being deleted", kstatus(1, true, Some(&complete)), "Terminating"),
         ("not seen by an operator", kstatus(1, false, None), "Current"),
-        ("scaling up", kstatus(1, false, Some(&status(&wanted(2), &[here.clone()]))), "InProgress"),
-        ("scaling down", kstatus(1, false, Some(&status(&wanted(0), &[here.clone()]))), "InProgress"),
+        ("scaling up", kstatus(1, false, Some(&status(&wanted(2), alone))), "InProgress"),
+        ("scaling down", kstatus(1, false, Some(&status(&wanted(0), alone))), "InProgress"),
         ("not Ready", kstatus(1, false, Some(&status(&wanted(2), &[here.clone(), new]))), "InProgress"),
         (
             "rolling",
@@ -229,7 +230,7 @@ fn kstatus_knows_when_a_set_is_done() {
             "InProgress",
         ),
         ("an obstacle", kstatus(1, false, Some(&status(&wanted(2), &[here.clone(), trouble]))), "InProgress"),
-        ("paused", kstatus(1, false, Some(&status(&paused, &[here, old_node]))), "InProgress"),
+        ("paused", kstatus(1, false, Some(&status(&paused, &[here.clone(), old_node]))), "InProgress"),
     ] {
         assert_eq!(seen, expected, "{what}");
     }
