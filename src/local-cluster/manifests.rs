@@ -24,7 +24,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::{NAMESPACE, operator};
+use super::NAMESPACE;
 
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "kube-node-up";
@@ -44,7 +44,7 @@ const GONE_LIMIT: Duration = Duration::from_mins(3);
 /// Pause before a failed watch is started again.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Namespace of Kubernetes itself with the Leases of all nodes; never deleted.
-const LEASES_NAMESPACE: &str = "kube-node-lease";
+pub(super) const LEASES_NAMESPACE: &str = "kube-node-lease";
 
 /// An object of a file, with its kind.
 pub(super) type Manifest = (DynamicObject, ApiResource);
@@ -52,21 +52,6 @@ pub(super) type Manifest = (DynamicObject, ApiResource);
 /// Applies the CRDs and the files, and waits until the CRDs are served.
 pub async fn install(client: &Client) -> anyhow::Result<()> {
     tokio::try_join!(apply_crds(client), apply_files(client)).map(drop)
-}
-
-/// Deletes everything that [`install`] applied, and the operator's own objects if `setup` has applied them, and waits until
-/// it is gone. The CRDs and their objects go
-/// first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
-/// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its
-/// namespace.
-pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
-    remove(client, crds()?).await?;
-    release_secrets(client, NAMESPACE).await?;
-    let mut objects = all()?;
-    objects.extend(operator::objects(None)?);
-    objects.retain(|(object, _)| object.name_any() != LEASES_NAMESPACE);
-    objects.reverse();
-    remove(client, objects).await
 }
 
 /// Removes our finalizer from the Secrets of the operator's namespace. Call this only when no NodeClass is left.
@@ -91,7 +76,7 @@ pub async fn release_secrets(client: &Client, namespace: &str) -> anyhow::Result
 }
 
 /// Deletes objects and waits until all are gone.
-async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
+pub(super) async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
     for manifest in &objects {
         let deleted = api(client, manifest).delete(&manifest.0.name_any(), &DeleteParams::default()).await;
         unless_gone(deleted).with_context(|| format!("cannot delete {}", title(manifest)))?;
@@ -219,7 +204,7 @@ pub(super) fn apply_params() -> PatchParams {
 }
 
 /// The CRDs.
-fn crds() -> anyhow::Result<Vec<Manifest>> {
+pub(super) fn crds() -> anyhow::Result<Vec<Manifest>> {
     let resource = ApiResource::erase::<CustomResourceDefinition>(&());
     let object = |crd| Ok((serde_json::from_value(serde_json::to_value(crd)?)?, resource.clone()));
     kube_node_api::crds().iter().map(object).collect()
@@ -231,7 +216,7 @@ pub(super) fn everything() -> anyhow::Result<Vec<Manifest>> {
 }
 
 /// The objects of all files.
-fn all() -> anyhow::Result<Vec<Manifest>> {
+pub(super) fn all() -> anyhow::Result<Vec<Manifest>> {
     let files = FILES.into_iter().map(|(file, text)| parse(file, text));
     Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
 }

@@ -21,7 +21,10 @@ use kube_node_api::names::OPERATOR_SERVICE_ACCOUNT as NAME;
 
 use super::{
     NAMESPACE, images,
-    manifests::{self, Manifest, api, apply_manifest, install, parse, title, wait_for},
+    manifests::{
+        self, LEASES_NAMESPACE, Manifest, api, apply_manifest, install, parse, release_secrets, remove,
+        title, wait_for,
+    },
 };
 
 /// The operator's own objects. Written by `KUBE_NODE_WRITE=1 cargo test --test helm`.
@@ -79,6 +82,18 @@ pub async fn setup(client: &Client, image: Option<&str>) -> anyhow::Result<()> {
         apply_manifest(client, object).await?;
     }
     Ok(())
+}
+
+/// Deletes everything that [`install`] applied, and what [`setup`] did, and waits until it is gone. The CRDs and their
+/// objects go first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
+/// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its namespace.
+pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
+    remove(client, manifests::crds()?).await?;
+    release_secrets(client, NAMESPACE).await?;
+    let mut all = [manifests::all()?, objects(None)?].concat();
+    all.retain(|(object, _)| object.name_any() != LEASES_NAMESPACE);
+    all.reverse();
+    remove(client, all).await
 }
 
 /// Lets the API server judge all objects, and change nothing.
