@@ -242,7 +242,11 @@ async fn measure(
 }
 
 fn started(kwok: Option<&kwok::Kwok>, plane: &Plane) -> anyhow::Result<Process> {
-    Ok(Process::owned(kwok.context("KWOK is built")?.start(&plane.kubeconfig())?))
+    Ok(Process::owned(kwok.context("KWOK is built")?.start(
+        &plane.kubeconfig(),
+        kwok::OWN,
+        kwok::FAST_PODS,
+    )?))
 }
 
 async fn idle(plane: &Plane, counter: &Counter, process: &Process, span: Duration) -> anyhow::Result<Idle> {

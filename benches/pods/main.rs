@@ -119,7 +119,11 @@ async fn measure(
             None
         }
         System::Kwok => {
-            let process = Process::owned(kwok.context("KWOK is built")?.start(&plane.kubeconfig())?);
+            let process = Process::owned(kwok.context("KWOK is built")?.start(
+                &plane.kubeconfig(),
+                kwok::OWN,
+                kwok::FAST_PODS,
+            )?);
             bare::create_all(&plane, arguments.nodes).await?;
             Some(process)
         }

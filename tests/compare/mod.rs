@@ -1,4 +1,4 @@
-//! Compared to the real thing: the same pods on a real kubelet, on our hollow one, on KWOK's and on upstream kubemark's, on
+//! Compared to the real thing: the same pods on a real kubelet, on our hollow one, on two of KWOK's and on upstream kubemark's, on
 //! four nodes of one cluster, at the same time. One watch records what each pod shows; where a system shows something else
 //! than the real kubelet does, it differs. Ours has to differ in the fewest places, and docs/fidelity.md has to list and
 //! explain each of them.
@@ -109,12 +109,12 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
         rows.push(Row { scenario, places: real.len(), differs: found.each_ref().map(Vec::len) });
         ours.extend(found.into_iter().next().unwrap());
     }
-    let sums = [0, 1, 2].map(|system| rows.iter().map(|row| row.differs[system]).sum::<usize>());
+    let sums = [0, 1, 2, 3].map(|system| rows.iter().map(|row| row.differs[system]).sum::<usize>());
     println!(
-        "places where kube-node, KWOK and kubemark differ from a kubelet: {sums:?}; see {}",
+        "places where kube-node, KWOK with pod/fast and with pod/general, and kubemark differ from a kubelet: {sums:?}; see {}",
         dir.display()
     );
-    assert!(sums[0] < sums[1] && sums[0] < sums[2], "ours differs least");
+    assert!(sums[1..].iter().all(|others| sums[0] < *others), "ours differs least");
     page::write_or_check(&rows, &ours);
 }
 

@@ -45,7 +45,7 @@ pub struct ScenarioResult {
 pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &Scenario) -> ScenarioResult {
     let limit = match target.system {
         System::Kubelet | System::Hollow => KUBELETS,
-        System::Kwok | System::Kubemark => OTHERS,
+        System::Kwok | System::KwokGeneral | System::Kubemark => OTHERS,
     };
     let name = pod_name(scenario.name, target.system);
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);

@@ -1,4 +1,4 @@
-//! The four systems, each with one node of one cluster.
+//! The five systems, each with one node of one cluster.
 
 use std::{process::Child, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use kube_node_testing::{Fixture, create, eventually, is_ready, name};
 
-/// Until a node is Ready, beside three others.
+/// Until a node is Ready, beside four others.
 const UP: Duration = Duration::from_mins(3);
 
 /// Who plays a kubelet. The first is one.
@@ -25,13 +25,16 @@ const UP: Duration = Duration::from_mins(3);
 pub enum System {
     Kubelet,
     Hollow,
+    /// With the stages that kwokctl gives it.
     Kwok,
+    /// With stages of pods that have more steps.
+    KwokGeneral,
     Kubemark,
 }
 
 impl System {
     /// Those that are compared with the real one, ours first.
-    pub const OTHERS: [Self; 3] = [Self::Hollow, Self::Kwok, Self::Kubemark];
+    pub const OTHERS: [Self; 4] = [Self::Hollow, Self::Kwok, Self::KwokGeneral, Self::Kubemark];
 
     /// In the names of objects.
     pub fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl System {
             Self::Kubelet => "kubelet",
             Self::Hollow => "hollow",
             Self::Kwok => "kwok",
+            Self::KwokGeneral => "kwok-general",
             Self::Kubemark => "kubemark",
         }
     }
@@ -54,13 +58,15 @@ pub struct Target {
 /// All nodes, and what runs for them alone.
 pub struct Nodes {
     pub places: Vec<Target>,
-    kwok: Child,
+    kwok: Vec<Child>,
 }
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        let _ = self.kwok.kill();
-        let _ = self.kwok.wait();
+        for kwok in &mut self.kwok {
+            let _ = kwok.kill();
+            let _ = kwok.wait();
+        }
     }
 }
 
@@ -83,15 +89,22 @@ impl Nodes {
         ];
         let mut places = vec![Target { system: System::Kubelet, node: "real-node".to_owned() }];
         let nodes: Api<Node> = Api::all(client.clone());
-        let fake = "kwok-node";
-        let status = json!({"capacity": capacity, "allocatable": capacity});
-        let metadata = json!({
-            "name": fake,
-            "labels": node_builder::well_known_labels(fake, None),
-            "annotations": {kwok::OWN.0: kwok::OWN.1},
-        });
-        create(&nodes, json!({"metadata": metadata, "status": status})).await.unwrap();
-        let kwok = kwok.start(&CLUSTER.dir.join("kubeconfig")).expect("KWOK runs");
+        let mut processes = Vec::new();
+        for (system, own, stages) in [
+            (System::Kwok, kwok::OWN, kwok::FAST_PODS),
+            (System::KwokGeneral, (kwok::OWN.0, "general"), "pod/general"),
+        ] {
+            let fake = format!("{}-node", system.name());
+            let status = json!({"capacity": capacity, "allocatable": capacity});
+            let metadata = json!({
+                "name": fake,
+                "labels": node_builder::well_known_labels(&fake, None),
+                "annotations": {own.0: own.1},
+            });
+            create(&nodes, json!({"metadata": metadata, "status": status})).await.unwrap();
+            processes.push(kwok.start(&CLUSTER.dir.join("kubeconfig"), own, stages).expect("KWOK runs"));
+            places.push(Target { system, node: fake });
+        }
         let mut owned = Vec::new();
         for (system, class) in sets {
             owned.push((
@@ -106,14 +119,13 @@ impl Nodes {
             .await;
             places.push(Target { system, node: name(&node) });
         }
-        places.push(Target { system: System::Kwok, node: fake.to_owned() });
         places.sort_by_key(|target| target.system);
         let slot = Patch::Merge(json!({"status": {"capacity": {SLOT: "1"}}}));
         nodes.patch_status("real-node", &PatchParams::default(), &slot).await.unwrap();
         for target in &places {
             prepare(&nodes, &target.node).await;
         }
-        Self { places, kwok }
+        Self { places, kwok: processes }
     }
 }
 
