@@ -56,7 +56,9 @@ impl Cleanup {
     /// The operator releases the class once no Node needs it.
     async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
         let classes = Api::<NodeClass>::all(client.clone());
-        delete(&classes, NAME).await?;
+        if !delete(&classes, NAME).await? {
+            return Ok(());
+        }
         let gone = await_condition(classes, NAME, |class: Option<&NodeClass>| class.is_none());
         let limit = self.limit.timeout.0;
         if limit.is_zero() {
