@@ -47,6 +47,8 @@ pub struct Sent {
     pub path: String,
     pub body: Bytes,
     pub at: Instant,
+    /// True if its client was told that nobody answers, and it arrives nevertheless.
+    pub is_given_up: bool,
     /// The body as JSON, once somebody has asked for it.
     json: Arc<OnceLock<Value>>,
 }
@@ -54,7 +56,7 @@ pub struct Sent {
 impl Sent {
     pub fn new(process: &str, method: &Method, path: &str, body: Bytes) -> Self {
         let (process, method, path) = (process.to_owned(), method.clone(), path.to_owned());
-        Self { process, method, path, body, at: Instant::now(), json: Arc::default() }
+        Self { process, method, path, body, at: Instant::now(), is_given_up: false, json: Arc::default() }
     }
 
     pub fn json(&self) -> &Value {

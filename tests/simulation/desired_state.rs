@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
+    autoscaler_checks::is_drained,
     invariants::size,
     objects::{is_available, is_ready, name, set_of, taints},
     run::{LABEL, SICK, VERSION_LABEL},
@@ -59,7 +60,7 @@ impl DesiredState {
         let has_budget = |set: &Value| {
             let Some(stuck) = stuck.first().filter(|node| set_of(node) == name(set)) else { return true };
             let unavailable = set["spec"]["replicas"].as_i64().unwrap_or_default() - size(set).1;
-            unavailable > i64::from(!is_available(stuck))
+            unavailable > i64::from(!is_available(stuck) || is_drained(stuck))
         };
         let has_room = |set: &Value| i64::try_from(count(&name(set))).unwrap() < size(set).0;
         let sets = server.objects("kube-node.io", "nodesets");

@@ -62,6 +62,8 @@ pub struct Invariants {
     excused: BTreeMap<String, Instant>,
     /// Observed generation of each set, and when the set changed last.
     observed: BTreeMap<String, (i64, Instant)>,
+    /// UIDs of sets whose status a late request has brought back.
+    old_statuses: BTreeSet<String>,
     /// Rollout in each set's status, as its operator wrote it last.
     rollouts: BTreeMap<String, Value>,
     /// Names of all Nodes so far.
@@ -107,12 +109,14 @@ impl Invariants {
                     return Some(format!("observedGeneration goes back from {last} to {observed}"));
                 }
                 // A request that is carried out after its client gave it up brings an old status back.
-                if by.is_some_and(|sent| sent.at < changed) {
+                if by.is_some_and(|sent| sent.at < changed || sent.is_given_up) {
+                    self.old_statuses.insert(uid);
                     if after["status"]["rollout"]["haltTime"].is_null() {
                         self.halted.remove(after["metadata"]["uid"].as_str().unwrap_or_default());
                     }
                     return None;
                 }
+                self.old_statuses.remove(&uid);
                 let halt = self.check_halt(after);
                 let (old, new) = (&before?["status"]["rollout"], &after["status"]["rollout"]);
                 if old == new {
@@ -153,7 +157,8 @@ impl Invariants {
                 self.renewed.insert(name(after), now);
                 None
             }
-            Some("ControllerRevision") if change.deleted => {
+            // A deletion that arrives late finds the revision in use again, which no client can prevent.
+            Some("ControllerRevision") if change.deleted && !by.is_some_and(|sent| sent.is_given_up) => {
                 let (revision, class) = (name(after), &after["metadata"]["labels"]["kube-node.io/nodeclass"]);
                 let nodes = server.objects("", "nodes");
                 let user = nodes.iter().find(|node| {
@@ -164,9 +169,12 @@ impl Invariants {
                 });
                 let sets = server.objects("kube-node.io", "nodesets");
                 let names = |set: &&Arc<Value>| {
-                    ["currentRevision", "updateRevision"].iter().any(|field| {
+                    let is_old =
+                        set["metadata"]["uid"].as_str().is_some_and(|uid| self.old_statuses.contains(uid));
+                    let names = ["currentRevision", "updateRevision"].iter().any(|field| {
                         set["status"][field].as_str().is_some_and(|name| revision.ends_with(name))
-                    })
+                    });
+                    names && !is_old
                 };
                 let user = user.or_else(|| {
                     let set = sets.iter().filter(|set| set["spec"]["nodeClassName"] == *class).find(names)?;
@@ -272,9 +280,10 @@ impl Invariants {
         if before.is_none() && !set.is_empty() {
             // A request that is carried out after its Node was made, and deleted, makes it again: no client can prevent that.
             self.strays.retain(|until| *until > now);
-            // Nor can a leader prevent one that was on its way when the leader before it lost the Lease.
+            // Nor can a leader prevent one that was on its way when the leader before it lost the Lease, or one that arrives
+            // after it has asked for the Node and heard that there is none.
             let leads = |sent: &Sent| self.leader.as_ref().is_none_or(|leader| leader.holder == sent.process);
-            let is_late = by.is_some_and(|sent| by_us && !leads(sent));
+            let is_late = by.is_some_and(|sent| by_us && (sent.is_given_up || !leads(sent)));
             let is_stray = !self.names.insert(node.clone()) || is_late;
             if is_stray {
                 self.strays.push(now + MEMORY);

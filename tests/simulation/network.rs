@@ -125,7 +125,7 @@ impl Network {
         let is_write = head.method != Method::GET && !head.uri.path().contains("/apis/auth");
         let body = body.collect_bytes().await.map_err(io::Error::other)?;
         let shared = &self.shared;
-        let sent = Sent::new(&shared.process, &head.method, head.uri.path(), body.clone());
+        let mut sent = Sent::new(&shared.process, &head.method, head.uri.path(), body.clone());
         if is_write {
             shared.checks.sent(&shared.server, &sent);
         }
@@ -174,6 +174,7 @@ impl Network {
         let request = Request::from_parts(head, kube::client::Body::from(body.to_vec()));
         if let Some(Fault::DoneLater) = fault {
             let (other, late) = (self.clone(), up_to(&mut draws, CLIENT_TIMEOUT));
+            sent.is_given_up = true;
             // On its way, it does not stop with the process.
             let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(shared.faults.seed));
             tokio::spawn(within(time, async move {
