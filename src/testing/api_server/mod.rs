@@ -268,7 +268,11 @@ impl ApiServer {
                 let grace = call.text("gracePeriodSeconds").and_then(|text| text.parse().ok());
                 options.grace = options.grace.or(grace);
                 let (object, gone) = if options.dry_run {
-                    write::delete(&mut store.clone(), &key, &options, now)?
+                    let version = store.get(&key).map(|object| object["metadata"]["resourceVersion"].clone());
+                    let (object, gone) = write::delete(&mut store.clone(), &key, &options, now)?;
+                    let mut object = Value::clone(&object);
+                    object["metadata"]["resourceVersion"] = version.unwrap_or_default();
+                    (Arc::new(object), gone)
                 } else {
                     write::delete(&mut store, &key, &options, now)?
                 };
@@ -349,13 +353,17 @@ impl ApiServer {
             let mut new = config.clone();
             set_namespace(&mut new, key);
             let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
-            store.own(&made, config.clone());
+            store.own(&made, config.clone(), config.clone());
             return Ok((201, made));
         };
         let mut new = Value::clone(&old);
         let own = apply::apply(&mut new, &store.owned(&old), config);
-        let applied = write::update(store, key, None, new, UpdateKind::Patch)?;
-        store.own(&applied, own);
+        let mut applied = write::update(store, key, None, new, UpdateKind::Patch)?;
+        // Who owns which field is a part of the object.
+        if Arc::ptr_eq(&applied, &old) && !store.is_applied(&old, config) {
+            applied = store.put(key.0, Value::clone(&old));
+        }
+        store.own(&applied, own, config.clone());
         Ok((200, applied))
     }
 

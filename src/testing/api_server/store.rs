@@ -36,8 +36,8 @@ pub struct Store {
     compacted: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     log: Vec<Change>,
-    /// Fields that belong to the manager that applies alone, by the UID of the object.
-    owned: BTreeMap<String, Value>,
+    /// Fields that belong to the manager that applies alone, and what it applied last, by the UID of the object.
+    owned: BTreeMap<String, (Value, Value)>,
     /// Revision of the last change of each kind.
     last: [u64; KINDS.len()],
     /// Of each kind the last change that is forgotten.
@@ -92,12 +92,17 @@ impl Store {
 
     /// Fields of an object that belong to the manager that applies alone.
     pub fn owned(&self, object: &Value) -> Value {
-        self.owned.get(uid(object)).cloned().unwrap_or_default()
+        self.owned.get(uid(object)).map(|(fields, _)| fields.clone()).unwrap_or_default()
     }
 
-    /// Keeps which fields of an object belong to that manager.
-    pub fn own(&mut self, object: &Value, fields: Value) {
-        self.owned.insert(uid(object).to_owned(), fields);
+    /// Returns true if this is what the manager applied to an object last.
+    pub fn is_applied(&self, object: &Value, config: &Value) -> bool {
+        self.owned.get(uid(object)).is_some_and(|(_, last)| last == config)
+    }
+
+    /// Keeps which fields of an object belong to that manager, which has applied this.
+    pub fn own(&mut self, object: &Value, fields: Value, config: Value) {
+        self.owned.insert(uid(object).to_owned(), (fields, config));
     }
 
     /// Objects of a kind at present, by key.
@@ -135,7 +140,7 @@ impl Store {
     /// Stores an object as its next version.
     pub fn put(&mut self, kind: usize, object: Value) -> Arc<Value> {
         let key = key_of(kind, &object);
-        if let Some(own) = self.owned.get_mut(uid(&object)) {
+        if let Some((own, _)) = self.owned.get_mut(uid(&object)) {
             *own = apply::left(own, &object);
         }
         let object = self.versioned(object);
