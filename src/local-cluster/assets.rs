@@ -72,7 +72,11 @@ mod tests {
             fs::write(dir.join(name), format!("#!/bin/sh\necho '{output}'\n")).unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-
+        let (fit, unfit) = sort(&dir, <&Release>::default());
+        assert_eq!(fit, ["etcd", "kubectl"]);
+        assert_eq!(unfit, ["kube-apiserver 1.35", "kube-scheduler of no known release"]);
+        let (fit, _) = sort(&dir, Release::parse("1.35").unwrap());
+        assert_eq!(fit, ["etcd", "kube-apiserver"]);
         fs::remove_dir_all(&dir).unwrap();
     }
 }
