@@ -8,18 +8,19 @@
 mod apply;
 mod eviction;
 mod kinds;
+mod list;
 mod patch;
 mod protobuf;
 mod random;
 mod refusal;
 mod request;
+mod response;
 mod selector;
 mod store;
 mod watch;
 mod write;
 
 use std::{
-    borrow::Cow,
     convert::Infallible,
     sync::{Arc, LazyLock},
     task::{Context, Poll},
@@ -35,10 +36,11 @@ use tower::Service;
 
 use self::{
     kinds::{KINDS, Kind},
+    list::Filter,
     patch::PatchError,
     refusal::Refusal,
     request::{ApiRequest, Form, Target},
-    selector::Selector,
+    response::{JSON, PROTOBUF, encoded, json_bytes, media, refused, response, shown, success},
     store::{Key, Store},
     write::{DeleteOptions, UpdateKind},
 };
@@ -46,9 +48,7 @@ pub use self::{random::Random, store::Change};
 
 /// Characters of generated names (apimachinery, `rand.String`).
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Media types.
-const JSON: &str = "application/json";
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Media type of server-side apply.
 const APPLY: &str = "application/apply-patch+yaml";
 
 /// The server. Clones share their objects.
@@ -61,22 +61,6 @@ struct State {
     store: Mutex<Store>,
     random: Mutex<Random>,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
-}
-
-/// Selectors of a list or a watch.
-#[derive(Clone, Debug, Default)]
-struct Filter {
-    namespace: Option<String>,
-    labels: Selector,
-    fields: Selector,
-}
-
-impl Filter {
-    fn matches(&self, object: &Value) -> bool {
-        self.namespace.as_deref().is_none_or(|namespace| object["metadata"]["namespace"] == *namespace)
-            && self.labels.matches_labels(object)
-            && self.fields.matches_fields(object)
-    }
 }
 
 impl ApiServer {
@@ -178,7 +162,7 @@ impl ApiServer {
     fn answer(&self, call: &ApiRequest, body: &[u8]) -> Result<Response<Body>, Refusal> {
         match &call.target {
             Target::Objects { kind, namespace, name: None, .. } if call.method == Method::GET => {
-                let filter = filter(call, namespace.clone())?;
+                let filter = Filter::of(call, namespace.clone())?;
                 if call.has("watch") {
                     let stream = watch::start(self, *kind, filter, call)?;
                     let media = if call.form.protobuf {
@@ -366,46 +350,6 @@ impl ApiServer {
         store.own(&applied, own, config.clone());
         Ok((200, applied))
     }
-
-    fn list(&self, kind: usize, filter: &Filter, call: &ApiRequest) -> Result<Value, Refusal> {
-        let store = self.store();
-        let token = call.text("continue").map(|token| {
-            let (revision, key) = token.split_once(':').unwrap_or_default();
-            (revision.parse::<u64>().unwrap_or_default(), key.to_owned())
-        });
-        let (revision, after) = token.unwrap_or_else(|| (store.revision(), String::new()));
-        if revision < store.compacted() {
-            let why = "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.";
-            return Err(Refusal::expired(why));
-        }
-        let objects = store.all_at(kind, revision);
-        let mut matching = objects.iter().filter(|(key, object)| **key > after && filter.matches(object));
-        let limit = call.text("limit").and_then(|text| text.parse().ok()).filter(|limit| *limit > 0);
-        let page: Vec<_> = matching.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
-        let left = matching.count();
-        let rules = &KINDS[kind];
-        let mut list = json!({
-            "kind": format!("{}List", rules.kind), "apiVersion": rules.api_version(),
-            "metadata": { "resourceVersion": revision.to_string() },
-            "items": page.iter().map(|(_, object)| shown(object, call.form)).collect::<Vec<_>>(),
-        });
-        if call.form.metadata {
-            list["kind"] = json!("PartialObjectMetadataList");
-            list["apiVersion"] = json!("meta.k8s.io/v1");
-        }
-        if let Some((last, _)) = page.last().filter(|_| left > 0) {
-            list["metadata"]["continue"] = json!(format!("{revision}:{last}"));
-            let selects = call.text("labelSelector").or(call.text("fieldSelector")).is_some();
-            list["metadata"]["remainingItemCount"] = json!(Some(left).filter(|_| !selects));
-        }
-        Ok(list)
-    }
-}
-
-fn filter(call: &ApiRequest, namespace: Option<String>) -> Result<Filter, Refusal> {
-    let selector =
-        |parameter| Selector::parse(call.text(parameter).unwrap_or_default()).map_err(Refusal::bad);
-    Ok(Filter { namespace, labels: selector("labelSelector")?, fields: selector("fieldSelector")? })
 }
 
 /// `OpenAPI` document of our own kinds.
@@ -431,16 +375,6 @@ fn scale(set: &Value) -> Value {
     })
 }
 
-/// An object in the wanted form.
-fn shown(object: &Value, form: Form) -> Cow<'_, Value> {
-    if form.metadata && object["kind"] != "Status" {
-        return Cow::Owned(json!({
-            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
-        }));
-    }
-    Cow::Borrowed(object)
-}
-
 fn json_of(call: &ApiRequest, body: &[u8]) -> Result<Value, Refusal> {
     if call.content_type != PROTOBUF {
         return parsed(body);
@@ -461,32 +395,6 @@ fn set_namespace(object: &mut Value, key: &Key) {
 
 fn not_allowed() -> Refusal {
     Refusal::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-}
-
-fn success() -> Value {
-    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" })
-}
-
-fn media(form: Form) -> &'static str {
-    if form.protobuf { PROTOBUF } else { JSON }
-}
-
-fn refused(refusal: &Refusal, form: Form) -> Response<Body> {
-    encoded(refusal.code, &refusal.status(), form)
-}
-
-fn encoded(code: u16, object: &Value, form: Form) -> Response<Body> {
-    let bytes = if form.protobuf { protobuf::object(object) } else { json_bytes(object) };
-    response(code, media(form), bytes.into())
-}
-
-/// Text of a value: twice as fast as `to_string`.
-fn json_bytes(value: &Value) -> Vec<u8> {
-    serde_json::to_vec(value).expect("a value is JSON")
-}
-
-fn response(code: u16, media: &str, body: Body) -> Response<Body> {
-    Response::builder().status(code).header(CONTENT_TYPE, media).body(body).unwrap()
 }
 
 impl Service<Request<kube::client::Body>> for ApiServer {

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    ApiServer, Filter,
+    ApiServer,
     kinds::KINDS,
+    list::Filter,
     protobuf,
     refusal::Refusal,
     request::{ApiRequest, Form},
+    response::{json_bytes, shown},
     store::{Change, Store},
 };
 
@@ -177,11 +179,11 @@ impl Watch {
     }
 
     fn push(&mut self, kind: &str, object: &Value) {
-        let object = if kind == "ERROR" { Cow::Borrowed(object) } else { super::shown(object, self.form) };
+        let object = if kind == "ERROR" { Cow::Borrowed(object) } else { shown(object, self.form) };
         self.queued.push_back(if self.form.protobuf {
             protobuf::frame(kind, &object).into()
         } else {
-            let object = super::json_bytes(&object);
+            let object = json_bytes(&object);
             [b"{\"type\":\"", kind.as_bytes(), b"\",\"object\":", &object[..], b"}\n"].concat().into()
         });
     }
