@@ -12,6 +12,7 @@ use kube_node_api::{ARCHITECTURE, names::MACHINE_PROGRAM};
 use local_cluster::{
     Binaries, Progress, binaries,
     images::{self, Contents, Layer, Packed, Program, registry, registry::Repository},
+    progress::megabytes,
 };
 
 /// Arguments of `image`.
@@ -224,9 +225,4 @@ impl Image {
         let remedy = "build it with CGO_ENABLED=0, or leave --binaries away";
         Ok(Build { program: Program::check(&found?.path("kubemark"), remedy)?, machine: None })
     }
-}
-
-/// Size as shown to people.
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }

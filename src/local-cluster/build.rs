@@ -55,19 +55,16 @@ pub(super) async fn build(
     if missing(cache, names).is_empty() {
         return Ok(());
     }
-    create_private_dir(cache)?;
-    let _lock = cache_lock::take(cache, progress).await?;
+    let lock = cache_lock::take(cache, progress).await?;
     // Another process may have built them during the wait for the lock.
     let missing = missing(cache, names);
     if missing.is_empty() {
         return Ok(());
     }
-    let scratch = cache.join("scratch");
-    // Left over from an interrupted build; the lock rules out a running one.
-    let _ = fs::remove_dir_all(&scratch);
-    let batches = batches(&scratch, modules, &missing)?;
+    let scratch = &lock.scratch;
+    let batches = batches(scratch, modules, &missing)?;
     check_go(&batches[0].dir).await?;
-    check_disk(cache, &scratch).await?;
+    check_disk(cache, scratch).await?;
     let list = missing.join(", ");
     progress.line(&format!(
         "Building {list} from source, once: a whole control plane takes about 5 minutes on two cores"
@@ -79,7 +76,7 @@ pub(super) async fn build(
         built = builds => built.map(drop)?,
         () = count.show(&list, progress) => unreachable!("the count is shown until the builds end"),
     }
-    let _ = fs::remove_dir_all(&scratch);
+    let _ = fs::remove_dir_all(scratch);
     progress.line(&format!("Built in {} s, kept in {}", started.elapsed().as_secs(), cache.display()));
     Ok(())
 }

@@ -31,7 +31,11 @@ use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
 use super::{
-    cache_lock, executable::missing, files::create_private_dir, modules::KUBEMARK, progress::Progress,
+    cache_lock,
+    executable::missing,
+    files::create_private_dir,
+    modules::KUBEMARK,
+    progress::{Progress, megabytes},
     release::Release,
 };
 
@@ -108,8 +112,7 @@ impl Source<'_> {
         if missing(cache, names).is_empty() {
             return Ok(());
         }
-        create_private_dir(cache)?;
-        let _lock = cache_lock::take(cache, progress).await?;
+        let lock = cache_lock::take(cache, progress).await?;
         let files: Vec<_> =
             missing(cache, names).into_iter().filter_map(|program| published(release, program)).collect();
         let unknown: Vec<_> = files
@@ -122,14 +125,12 @@ impl Source<'_> {
             "no checksum is pinned for {} of Kubernetes {release} (src/local-cluster/modules/checksums): leave --download away to have the programs built",
             unknown.join(", ")
         );
-        let scratch = cache.join("scratch");
-        // Left over from an interrupted run; the lock rules out a running one.
-        let _ = fs::remove_dir_all(&scratch);
-        create_private_dir(&scratch)?;
+        let scratch = &lock.scratch;
+        create_private_dir(scratch)?;
         // Kept are the programs that arrived before an error, and nothing else.
-        let _scratch = guard(&scratch, |scratch| drop(fs::remove_dir_all(scratch)));
+        let _scratch = guard(scratch, |scratch| drop(fs::remove_dir_all(scratch)));
         for file in &files {
-            self.fetch(file, &scratch, cache, progress).await.with_context(|| {
+            self.fetch(file, scratch, cache, progress).await.with_context(|| {
                 format!(
                     "cannot download {} (without --download it is built; --download-from names a mirror)",
                     file.program
@@ -266,10 +267,6 @@ fn unpack(archive: &Path, program: &str, into: &Path) -> anyhow::Result<PathBuf>
         }
     }
     bail!("{}: the archive has no {program}", archive.display())
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 #[cfg(test)]

@@ -68,3 +68,9 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 }
+
+/// Size as shown to people.
+#[must_use]
+pub fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
