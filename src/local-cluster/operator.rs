@@ -18,6 +18,7 @@ use kube::{
     runtime::wait::Condition,
 };
 use kube_node_api::names::OPERATOR_SERVICE_ACCOUNT as NAME;
+use serde_json::Value;
 
 use super::{
     NAMESPACE, images,
@@ -38,8 +39,23 @@ const VERSION: &str = "app.kubernetes.io/version";
 
 /// Objects of the operator, which runs `image`; [`images::KUBE_NODE`] when absent.
 pub(super) fn objects(image: Option<&str>) -> anyhow::Result<Vec<Manifest>> {
-    let text = image.map_or_else(|| TEXT.to_owned(), |image| TEXT.replace(images::KUBE_NODE, image));
-    parse("operator.yaml", &text)
+    let mut objects = parse("operator.yaml", TEXT)?;
+    if let Some(image) = image {
+        for (object, _) in &mut objects {
+            replace(&mut object.data, images::KUBE_NODE, image);
+        }
+    }
+    Ok(objects)
+}
+
+/// Replaces a text in all strings of a value. In the file itself, a text with signs of YAML would be more than a string.
+fn replace(value: &mut Value, from: &str, to: &str) {
+    match value {
+        Value::String(text) => *text = text.replace(from, to),
+        Value::Array(all) => all.iter_mut().for_each(|one| replace(one, from, to)),
+        Value::Object(all) => all.values_mut().for_each(|one| replace(one, from, to)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Everything that [`setup`] applies, in its order; without `operator` what [`install`] does.
@@ -96,15 +112,15 @@ pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
     remove(client, all).await
 }
 
-/// Lets the API server judge all objects, and change nothing.
+/// Has the API server validate all objects and change nothing.
 async fn try_out(client: &Client, objects: impl Iterator<Item = &Manifest>) -> anyhow::Result<()> {
     let mut params = manifests::apply_params();
     params.dry_run = true;
     for manifest in objects {
         let tried = api(client, manifest);
         match tried.patch(&manifest.0.name_any(), &params, &Patch::Apply(&manifest.0)).await {
-            // Its namespace is among the objects, and not there yet.
-            Err(kube::Error::Api(status)) if status.code == 404 && manifest.0.namespace().is_some() => {}
+            // Its namespace is among the objects, and not there yet. A kind that the cluster lacks is 404 too.
+            Err(kube::Error::Api(status)) if status.code == 404 && status.message.contains("namespaces") => {}
             tried => {
                 tried.with_context(|| {
                     format!("nothing was changed, since {} would be refused", title(manifest))
@@ -127,7 +143,9 @@ pub async fn wait_until_ready(client: &Client, limit: Duration) -> anyhow::Resul
     }
 }
 
-/// A Deployment whose present version serves, and no other.
+/// A Deployment whose present version serves, and no other: the rule of `kubectl rollout status` (kubectl,
+/// `polymorphichelpers/rollout_status.go`). kube's `is_deployment_completed` does not compare `observedGeneration`, so it
+/// would accept the status of the version before.
 struct Ready;
 
 impl Condition<Deployment> for Ready {
@@ -179,6 +197,8 @@ mod tests {
         let text = serde_json::to_string(&everything(true, Some("example.com/a:1")).unwrap()).unwrap();
         assert_eq!(text.matches("example.com/a:1").count(), 2);
         assert!(!text.contains(images::KUBE_NODE));
+        let strange = serde_json::to_string(&everything(true, Some("a\nkind: Pod")).unwrap()).unwrap();
+        assert_eq!(strange.matches("a\\nkind: Pod").count(), 2);
         let usual = serde_json::to_string(&everything(true, None).unwrap()).unwrap();
         assert_eq!(usual.matches(images::KUBE_NODE).count(), 2);
         assert!(everything(true, None).unwrap().len() > everything(false, None).unwrap().len());
