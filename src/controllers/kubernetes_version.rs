@@ -21,7 +21,7 @@ pub enum Support {
 }
 
 impl Support {
-    /// Judges a version. Clouds add to the number of the minor version, as in `36+`.
+    /// Checks a version. Clouds add to the number of the minor version, as in `36+`.
     pub fn of(version: &Info) -> Self {
         let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
         match (version.major.as_str(), digits.parse::<u32>()) {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_judged_by_their_minor_number() {
+    fn versions_are_checked_by_their_minor_number() {
         for (minor, support) in [
             ("29", Support::TooOld),
             ("30", Support::Supported),

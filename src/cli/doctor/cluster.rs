@@ -84,7 +84,7 @@ pub(super) async fn operator(client: &Client, namespaces: &Namespaces) -> anyhow
         return Ok(Finding::good("it answers"));
     }
     Ok(Finding::bad("none answers: a NodeClass that was made to ask with was not looked at")
-        .hint("start one, in the cluster or beside it: kube-node operator --kubeconfig FILE")
+        .hint("start one, in the cluster (kube-node setup --operator) or beside it: kube-node operator --kubeconfig FILE")
         .hint(format!(
             "where it runs as a pod: kubectl -n {} get pods, and the logs of that pod",
             namespaces.namespace

@@ -1,4 +1,4 @@
-//! `kube-node cleanup`: deletes the nodes, and with `--all` everything that `setup` installed.
+//! `kube-node cleanup`: deletes the nodes, with `--all` everything that `setup` installed too, with `--operator` only that.
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -30,9 +30,7 @@ impl Cleanup {
         if self.operator {
             operator::refuse_release(client).await?;
             nothing_but(client, None).await?;
-            uninstall(client).await?;
-            print_line("All that setup installed is gone.");
-            return Ok(());
+            return uninstall_all(client).await;
         }
         if self.all {
             operator::refuse_release(client).await?;
@@ -45,14 +43,11 @@ impl Cleanup {
         }
         self.delete_class(client).await?;
         if self.all {
-            uninstall(client).await?;
-            print_line("All that setup installed is gone.");
+            uninstall_all(client).await?;
         }
         Ok(())
     }
-}
 
-impl Cleanup {
     /// The operator releases the class once no Node needs it.
     async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
         let classes = Api::<NodeClass>::all(client.clone());
@@ -69,6 +64,12 @@ impl Cleanup {
         }
         Ok(())
     }
+}
+
+async fn uninstall_all(client: &Client) -> anyhow::Result<()> {
+    uninstall(client).await?;
+    print_line("All that setup installed is gone.");
+    Ok(())
 }
 
 /// Refuses if other NodeSets or NodeClasses than `own` exist: they and their Nodes would be deleted with the CRDs.

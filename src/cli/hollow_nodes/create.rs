@@ -100,7 +100,7 @@ fn missing_operator(is_served: anyhow::Result<bool>, controller: &str) -> Option
     match is_served {
         Ok(true) => None,
         Ok(false) => Some(format!(
-            "No operator serves NodeController {controller}: start one, in the cluster or beside it, for example kube-node operator --kubeconfig FILE."
+            "No operator serves NodeController {controller}: start one, in the cluster (kube-node setup --operator) or beside it, for example kube-node operator --kubeconfig FILE."
         )),
         Err(why) => {
             Some(format!("Whether an operator serves NodeController {controller} is not known: {why:#}"))

@@ -1,6 +1,6 @@
 //! `kube-node setup`: installs what nodes need in a cluster, with `--operator` the operator too, and checks that one runs.
 //!
-//! Nothing is changed before the cluster's version, a release of helm and the rights have been looked at.
+//! Nothing is changed before the cluster's version, a release of helm and the rights have been checked.
 
 use clap::{Args, ValueEnum};
 use kube::Client;
