@@ -12,6 +12,11 @@ fn what_was_written_counts_until_the_watch_shows_it() {
     // The change of another client, which the watch shows after ours.
     let later = SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(4) };
     assert_eq!(cache.current(&later), Some(&later));
+    // A request that names a Node above the replicas changes the victims alone, which the generation does not count.
+    let victims = ["a".to_owned()].into();
+    let named = SetSnapshot { version: "4".to_owned(), victims, ..later.clone() };
+    cache.read(named.clone());
+    assert_eq!(cache.current(&later), Some(&named));
     // A recreated set of the same name.
     let other = SetSnapshot { uid: "other".to_owned(), ..snapshot(1) };
     assert_eq!(cache.current(&other), Some(&other));
@@ -26,8 +31,8 @@ fn a_write_without_a_response_is_settled_first() {
     assert!(!cache.settles(&on), "it may happen yet: the set has the version that it names");
     let fenced = SetSnapshot { version: "2".to_owned(), ..on.clone() };
     assert!(cache.settles(&fenced));
-    cache.read(fenced);
-    assert_eq!(cache.current(&on), Some(&on));
+    cache.read(fenced.clone());
+    assert_eq!(cache.current(&on), Some(&fenced));
 }
 
 /// Runs a scale request against these responses; returns the last step and the calls.

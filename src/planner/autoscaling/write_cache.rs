@@ -1,8 +1,7 @@
 //! Write cache of a set: the last write, and a write with an unknown outcome.
 //!
-//! Each scale request changes the replicas, which the API server counts in `metadata.generation`: the watch
-//! has caught up once it shows that generation. Without the cache, a loop that repeats at once would read the
-//! old size and request the same change again.
+//! The watch has caught up once it shows the state of the last response, or a later one. Without the cache, a loop that
+//! repeats at once would read the old size and request the same change again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +45,13 @@ impl SetSnapshot {
             victims: victims(metadata.annotations.as_ref()),
         })
     }
+
+    /// Generation and resource version: what the states of one set are ordered by. A request that names only Nodes above
+    /// the replicas changes the victims alone, which the generation does not count. Versions are growing numbers
+    /// (Kubernetes 1.35 on); one that is no number is older than all.
+    fn age(&self) -> (i64, u64) {
+        (self.generation, self.version.parse().unwrap_or_default())
+    }
 }
 
 /// UIDs of the victims in the annotations of a set.
@@ -76,7 +82,7 @@ impl WriteCache {
             return None;
         }
         // A recreated set has another UID, and its generation starts again.
-        let newer = |read: &&SetSnapshot| read.uid == shown.uid && read.generation > shown.generation;
+        let newer = |read: &&SetSnapshot| read.uid == shown.uid && read.age() > shown.age();
         Some(self.read.as_ref().filter(newer).unwrap_or(shown))
     }
 
