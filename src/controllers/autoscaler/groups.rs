@@ -1,6 +1,7 @@
 //! Node groups from the caches: sets with `spec.autoscaling`, their Nodes, and the template of a further Node.
 //!
-//! Nothing here calls the API server, except to read a pinned revision that is not cached.
+//! Nothing here calls the API server, except to read a pinned revision that is not cached, or a Node that may have been made
+//! again.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,9 +9,11 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_pb::api::core::v1::Node;
+use kube::Api;
 use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeClass, NodeSet, NodeSetSpec, names};
 use kube_node_cache::{NodeView, View};
@@ -25,13 +28,21 @@ use kube_node_planner::{
     template::DesiredTemplate,
 };
 use parking_lot::Mutex;
+use tonic::Status;
 
-use super::{index::Index, writer::Writer};
+use super::{
+    index::Index,
+    writer::{Writer, limited},
+};
 use crate::Context;
+
+/// Nodes that are read at the same time.
+const READS: usize = 32;
 
 /// All node groups.
 pub(super) struct Groups {
     context: Arc<Context>,
+    nodes: Api<k8s_openapi::api::core::v1::Node>,
     index: Arc<Index>,
     pub(super) writer: Arc<Writer>,
     /// The last template of each set, by UID of the set.
@@ -99,7 +110,8 @@ impl Groups {
     pub(super) fn new(context: Arc<Context>) -> Self {
         let index = Index::of(&context.nodes);
         let writer = Writer::new(context.client.clone());
-        Self { context, index, writer, templates: Mutex::default() }
+        let nodes = Api::all(context.client.clone());
+        Self { context, nodes, index, writer, templates: Mutex::default() }
     }
 
     /// Returns true once everything was listed.
@@ -157,6 +169,30 @@ impl Groups {
             |_| by_name,
             |node| node.provider_id.clone(),
         )
+    }
+
+    /// Refuses a scale request that names a Node of which the watch still shows a former one of the same name, and
+    /// providerID. cluster-autoscaler taints a working Node before it names it: one that is shown without this taint is read.
+    pub(super) async fn check_identity(&self, victims: &[(String, String)]) -> Result<(), Status> {
+        let mut unmarked = Vec::new();
+        for (provider_id, name) in victims {
+            let node = self.find(NodeRef { provider_id, name }).ok().flatten();
+            unmarked.extend(node.filter(|node| node.kubelet_version.is_some() && !node.is_to_be_deleted()));
+        }
+        let read = |node: Arc<NodeView>| async move {
+            let live = limited(self.nodes.get_metadata_opt(&node.name)).await.map_err(|error| {
+                let cause = error.map_or_else(|| "no response".to_owned(), |error| chain(&*error));
+                Status::unavailable(format!("node {} could not be read: {cause}", node.name))
+            })?;
+            match live.and_then(|live| live.metadata.uid) {
+                Some(uid) if uid != *node.uid => Err(Status::unavailable(format!(
+                    "node {} was deleted and made again, and this process has not seen the new one yet: ask again",
+                    node.name
+                ))),
+                _ => Ok(()),
+            }
+        };
+        stream::iter(unmarked).map(read).buffer_unordered(READS).try_collect().await
     }
 
     /// Decides a scale request that deletes Nodes; `victims` are providerID and name of each.

@@ -8,7 +8,7 @@ use kube_node_planner::autoscaling::{
     self, ClassPrice, Code, GPU_LABEL, NodeRef, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot,
 };
 use prost::Message;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -58,9 +58,10 @@ impl Service {
         self.groups.get(id).map_err(|refusal| refused(&refusal))
     }
 
-    /// Executes a scale request. `decide` computes the change from the snapshot of the set at that time.
+    /// Executes a scale request before `deadline`. `decide` computes the change from the snapshot of the set at that time.
     async fn scale(
         &self,
+        deadline: Instant,
         request: ScaleRequest,
         id: &str,
         decide: impl Fn(&Groups, &SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>
@@ -72,7 +73,7 @@ impl Service {
         let set = id.to_owned();
         let shown = move || for_shown.get(&set).map(|group| group.shown);
         let decide = move |snapshot: &SetSnapshot| decide(&for_deciding, snapshot);
-        self.groups.writer.execute(request, id, shown, decide).await
+        self.groups.writer.execute(deadline, request, id, shown, decide).await
     }
 }
 
@@ -133,7 +134,7 @@ impl CloudProvider for Service {
             let snapshot = SetSnapshot { bounds: groups.bounds(&group, snapshot.bounds), ..snapshot.clone() };
             autoscaling::increase(&snapshot, delta).map(Some)
         };
-        self.scale(ScaleRequest::of_number(), &id, decide).await?;
+        self.scale(Instant::now() + SCALE_LIMIT, ScaleRequest::of_number(), &id, decide).await?;
         Ok(Response::new(pb::NodeGroupIncreaseSizeResponse {}))
     }
 
@@ -143,9 +144,11 @@ impl CloudProvider for Service {
     ) -> Answer<pb::NodeGroupDeleteNodesResponse> {
         let pb::NodeGroupDeleteNodesRequest { nodes, id } = request.into_inner();
         let victims: Vec<_> = nodes.into_iter().map(|node| (node.provider_id, node.name)).collect();
+        let deadline = Instant::now() + SCALE_LIMIT;
+        self.groups.check_identity(&victims).await?;
         let set = id.clone();
         let decide = move |groups: &Groups, snapshot: &SetSnapshot| groups.delete(snapshot, &set, &victims);
-        self.scale(ScaleRequest::of_names(), &id, decide).await?;
+        self.scale(deadline, ScaleRequest::of_names(), &id, decide).await?;
         Ok(Response::new(pb::NodeGroupDeleteNodesResponse {}))
     }
 
@@ -162,7 +165,7 @@ impl CloudProvider for Service {
                 autoscaling::decrease(snapshot, machines, rollout, delta).map(Some)
             })
         };
-        self.scale(ScaleRequest::of_number(), &id, decide).await?;
+        self.scale(Instant::now() + SCALE_LIMIT, ScaleRequest::of_number(), &id, decide).await?;
         Ok(Response::new(pb::NodeGroupDecreaseTargetSizeResponse {}))
     }
 

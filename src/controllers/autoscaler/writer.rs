@@ -75,10 +75,11 @@ impl Writer {
         entry.cache.lock().current(shown).cloned()
     }
 
-    /// Executes a scale request. `decide` may be called several times, each time with the present snapshot of
+    /// Executes a scale request before `deadline`. `decide` may be called several times, each time with the present snapshot of
     /// the set; `shown` returns the snapshot that the watch shows.
     pub(super) async fn execute(
         self: &Arc<Self>,
+        deadline: Instant,
         request: ScaleRequest,
         set: &str,
         shown: impl Fn() -> Result<SetSnapshot, ScaleRefusal> + Send + Sync + 'static,
@@ -89,7 +90,10 @@ impl Writer {
         let (writer, name) = (Arc::clone(self), set.to_owned());
         let entry = Arc::clone(self.sets.lock().entry(set.to_owned()).or_default());
         let work = Arc::clone(&entry);
-        let task = environment::spawn(async move { writer.run(request, &name, &work, shown, decide).await });
+        let task =
+            environment::spawn(
+                async move { writer.run(deadline, request, &name, &work, shown, decide).await },
+            );
         // A client that hangs up early drops this future, and takes the missing response for a failure.
         let _client = scopeguard::guard((entry, task.abort_handle()), |(entry, task)| {
             if !task.is_finished() {
@@ -109,7 +113,8 @@ impl Writer {
         for (set, entry) in unsettled {
             let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(ScaleRefusal::no_group(""));
-            match self.run(ScaleRequest::of_number(), &set, &entry, unknown, nothing).await {
+            let deadline = Instant::now() + SCALE_LIMIT;
+            match self.run(deadline, ScaleRequest::of_number(), &set, &entry, unknown, nothing).await {
                 // The set is no group any more: nothing is left to settle.
                 Err(status) if status.code() == Code::NotFound => {}
                 settled => settled?,
@@ -120,13 +125,13 @@ impl Writer {
 
     async fn run(
         &self,
+        deadline: Instant,
         mut request: ScaleRequest,
         set: &str,
         entry: &Entry,
         shown: impl Fn() -> Result<SetSnapshot, ScaleRefusal>,
         decide: impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>,
     ) -> Result<(), Status> {
-        let deadline = Instant::now() + SCALE_LIMIT;
         let late = || {
             let limit = SCALE_LIMIT.as_millis();
             Status::deadline_exceeded(format!("NodeSet {set} could not be changed within {limit} ms"))
@@ -195,7 +200,7 @@ fn patch(on: &SetSnapshot, change: &ReplicaChange) -> Value {
 }
 
 /// A failed API call; without an error there was no response in time.
-type CallError = Option<Box<kube::Error>>;
+pub(super) type CallError = Option<Box<kube::Error>>;
 
 fn response_of(error: &CallError) -> ApiResponse {
     let Some(kube::Error::Api(status)) = error.as_deref() else { return ApiResponse::Nothing };
@@ -207,6 +212,7 @@ fn response_of(error: &CallError) -> ApiResponse {
     }
 }
 
-async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+/// Makes an API call within its time limit.
+pub(super) async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     timeout(CALL_LIMIT, call).await.map_err(|_| None)?.map_err(|error| Some(Box::new(error)))
 }
