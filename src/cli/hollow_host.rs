@@ -50,7 +50,7 @@ impl HollowHost {
             machine_namespace: process.machine_namespace,
             group,
             name,
-            admin_address,
+            admin_address: Some(admin_address),
             presence,
         };
         Box::pin(host::run(options, kube_ext::process::signals()?)).await

@@ -186,7 +186,7 @@ impl Operator {
             max_machines: process.max_machines(),
             namespace: process.namespace,
             machine_namespace: process.machine_namespace,
-            admin_address: self.admin_address,
+            admin_address: Some(self.admin_address),
             pod_cidrs,
             provider_id_prefix: match self.provider_id_prefix {
                 None => ProviderIdPrefix::Provider,

@@ -40,8 +40,8 @@ pub struct Options {
     pub namespace: String,
     /// Namespace of kubemark machines and of the accounts that machines start with.
     pub machine_namespace: String,
-    /// Listen address of health and metrics.
-    pub admin_address: SocketAddr,
+    /// Listen address of health and metrics; None: no port, as in a simulation.
+    pub admin_address: Option<SocketAddr>,
     /// Range from which new Nodes get their `spec.podCIDR`; None: another component assigns it.
     pub pod_cidrs: Option<PodCidrRange>,
     /// Prefix of providerIDs.
@@ -70,8 +70,10 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     inventory::register_sets(&registry, &caches.sets)?;
     metrics::build(&registry)?;
     let mut tasks = TaskGroup::new(&shutdown);
-    let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(leadership.router());
-    tasks.serve(admin, registry.clone(), caches.readiness());
+    if let Some(address) = options.admin_address {
+        let admin = Admin::bind(address, "--admin-address").await?.with(leadership.router());
+        tasks.serve(admin, registry.clone(), caches.readiness());
+    }
 
     let access = options.client.clone();
     let client = access.client()?;

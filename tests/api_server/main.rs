@@ -112,7 +112,7 @@ async fn both_servers_answer_alike() {
         std::fs::write(GOLDEN_FILE, format!("[\n{}\n]\n", lines.join(",\n"))).unwrap();
     }
     let count = differences.len();
-    let shown: Vec<String> = differences.into_iter().take(5).collect();
+    let shown: Vec<String> = differences.into_iter().take(20).collect();
     assert!(count == 0, "{count} of {sequences} sequences differ:\n{}", shown.join("\n\n"));
 }
 

@@ -1,6 +1,6 @@
 //! The whole operator on the API server in memory.
 
-use std::{net::Ipv4Addr, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
@@ -89,7 +89,7 @@ async fn run(client: Client) {
         endpoints: None,
         max_machines: 1_000,
         namespace: "kube-node-system".to_owned(),
-        admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
+        admin_address: None,
         pod_cidrs: None,
         provider_id_prefix: ProviderIdPrefix::Provider,
         machine_namespace: names::MACHINE_NAMESPACE.to_owned(),

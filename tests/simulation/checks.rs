@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    mem::take,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -203,9 +204,9 @@ impl Checks {
         self.state.lock().requests
     }
 
-    /// All changes and notes so far, in their order.
-    pub fn log(&self) -> Vec<Entry> {
-        self.state.lock().log.clone()
+    /// Takes all changes and notes so far, in their order.
+    pub fn take_log(&self) -> Vec<Entry> {
+        take(&mut self.state.lock().log)
     }
 
     pub fn violation(&self) -> Option<String> {

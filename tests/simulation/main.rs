@@ -53,9 +53,11 @@ const SAMPLE: usize = 97;
 /// was; a revision went that the class had gone back to; a deletion without an answer was sent again for a newer state; a
 /// revision went that a status named which no watch had shown yet; all drains waited for minutes after a pause of the process; a Node
 /// went before its machine's pod, which no watch had shown yet; a Node whose machine was lost went before its pods, which a
-/// frozen watch did not show; the deletion of a machine's Secret, carried out late, took that of the next machine.
-const REGRESSIONS: [u64; 17] =
-    [86, 102, 168, 79, 838, 944, 1135, 2426, 89, 655, 48, 1178, 600, 2363, 68, 2422, 11336];
+/// frozen watch did not show; the deletion of a machine's Secret, carried out late, took that of the next machine; a Node that
+/// cluster-autoscaler had named was answered as one that runs, as long as the watch did not show it among the victims; a
+/// former Node was taken for the one of the same name that cluster-autoscaler named.
+const REGRESSIONS: [u64; 19] =
+    [86, 102, 168, 79, 838, 944, 1135, 2426, 89, 655, 48, 1178, 600, 2363, 68, 2422, 11336, 16200, 18274];
 
 /// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the
 /// command that repeats it.

@@ -184,6 +184,10 @@ impl Others {
 
     fn schedule(&self) {
         let pods = self.all_pods();
+        let is_pending = |pod: &Value| pod["spec"]["nodeName"].is_null() && !is_leaving(pod);
+        if !pods.iter().any(|pod| is_pending(pod)) {
+            return;
+        }
         let nodes = self.server.objects("", "nodes");
         let mut load: BTreeMap<String, usize> = nodes
             .iter()
@@ -197,7 +201,7 @@ impl Others {
                 *count += 1;
             }
         }
-        for pod in pods.iter().filter(|pod| pod["spec"]["nodeName"].is_null() && !is_leaving(pod)) {
+        for pod in pods.iter().filter(|pod| is_pending(pod)) {
             let Some((node, count)) = load.iter_mut().min_by_key(|(_, count)| **count) else { return };
             *count += 1;
             let path = format!("/api/v1/namespaces/default/pods/{}", name(pod));
@@ -326,6 +330,9 @@ impl Others {
         let is_lost = |node: &Value| !is_ready(node) && taints(node).any(|key| key == OUT_OF_SERVICE);
         let lost: BTreeSet<String> =
             nodes.iter().filter(|node| is_lost(node)).map(|node| name(node)).collect();
+        if lost.is_empty() {
+            return;
+        }
         for pod in self.all_pods() {
             if pod["spec"]["nodeName"].as_str().is_some_and(|node| lost.contains(node)) {
                 self.delete_pod(&pod, is_leaving(&pod).then_some(0));

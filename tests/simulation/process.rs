@@ -1,7 +1,7 @@
 //! An operator or a worker as a process on a host of its own: it is started, killed at a write or by a user, and started
 //! again.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use jiff::SignedDuration;
@@ -190,7 +190,7 @@ fn worker(client: Client, identity: String, number: usize) -> host::Options {
         namespace: NAMESPACE.to_owned(),
         machine_namespace: MACHINE_NAMESPACE.to_owned(),
         group: GROUP.to_owned(),
-        admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
+        admin_address: None,
         presence: ElectionOptions {
             namespace: NAMESPACE.to_owned(),
             name: lease_name(GROUP, &name),
@@ -214,7 +214,7 @@ fn options(client: Client, identity: String, service: InProcess) -> Options {
         max_machines: 1_000,
         namespace: NAMESPACE.to_owned(),
         machine_namespace: MACHINE_NAMESPACE.to_owned(),
-        admin_address: (Ipv4Addr::LOCALHOST, 0).into(),
+        admin_address: None,
         pod_cidrs: range,
         provider_id_prefix: ProviderIdPrefix::Provider,
         machine_image: String::new(),

@@ -69,7 +69,7 @@ impl Schedule {
     /// Runs it on a thread of its own time.
     pub fn run(&self) -> RunResult {
         let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let simulated = async {
             let time: Arc<dyn Environment> = Arc::new(SimulatedTime::new(self.seed));
             within(time, self.simulate()).await
@@ -135,7 +135,7 @@ impl Schedule {
         }
         drop(all);
         RunResult {
-            log: checks.log(),
+            log: checks.take_log(),
             requests: checks.requests(),
             writes: faults.writes(),
             violation: checks.violation(),
@@ -187,7 +187,9 @@ impl Schedule {
             if faults.has(Fault::Compacted) && now.as_secs() % 20 == 7 {
                 server.compact();
             }
-            hosting.work(others);
+            if self.kubemark {
+                hosting.work(others);
+            }
             others.work().await;
             cluster.check_caches(false);
             checks.count_reconciliations(reconciliations::count() - before);

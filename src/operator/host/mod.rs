@@ -47,8 +47,8 @@ pub struct Options {
     pub group: String,
     /// Name in the group. No other process has it now; a previous one may have had it.
     pub name: String,
-    /// Listen address of health and metrics.
-    pub admin_address: SocketAddr,
+    /// Listen address of health and metrics; None: no port, as in a simulation.
+    pub admin_address: Option<SocketAddr>,
     /// Lease by which the worker is present.
     pub presence: leader::ElectionOptions,
 }
@@ -66,8 +66,10 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let membership = MembershipWatch::of_worker(&presence.identity);
     caches.hosts.add_event_handler(membership.clone());
     let mut tasks = TaskGroup::new(&shutdown);
-    let admin = Admin::bind(admin_address, "--admin-address").await?;
-    tasks.serve(admin, registry.clone(), readiness(caches.readiness(), membership.clone()));
+    if let Some(address) = admin_address {
+        let admin = Admin::bind(address, "--admin-address").await?;
+        tasks.serve(admin, registry.clone(), readiness(caches.readiness(), membership.clone()));
+    }
 
     let client = access.client()?;
     let checked = async {

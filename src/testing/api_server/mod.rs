@@ -21,12 +21,14 @@ mod watch;
 mod write;
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     sync::{Arc, LazyLock},
     task::{Context, Poll},
 };
 
 use axum::body::Body;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, header::CONTENT_TYPE};
 use jiff::Timestamp;
@@ -40,7 +42,7 @@ use self::{
     patch::PatchError,
     refusal::Refusal,
     request::{ApiRequest, Form, Target},
-    response::{JSON, PROTOBUF, encoded, json_bytes, media, refused, response, shown, success},
+    response::{JSON, PROTOBUF, bytes_of, encoded, json_bytes, media, refused, response, shown, success},
     store::{Key, Store},
     write::{DeleteOptions, UpdateKind},
 };
@@ -60,6 +62,8 @@ pub struct ApiServer {
 struct State {
     store: Mutex<Store>,
     random: Mutex<Random>,
+    /// Objects of the store, by their version: no two have the same.
+    encoded: Mutex<HashMap<(u64, Form), Bytes>>,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -67,7 +71,8 @@ impl ApiServer {
     /// Creates a server without objects.
     pub fn new(seed: u64, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let (store, random) = (Mutex::default(), Mutex::new(Random::new(seed)));
-        Self { state: Arc::new(State { store, random, clock: Box::new(clock) }) }
+        let encoded = Mutex::default();
+        Self { state: Arc::new(State { store, random, encoded, clock: Box::new(clock) }) }
     }
 
     /// All changes since the last compaction.
@@ -183,7 +188,13 @@ impl ApiServer {
                     (namespace.as_deref(), name.as_deref(), subresource.as_deref()),
                     body,
                 )?;
-                Ok(encoded(code, &shown(&object, call.form), call.form))
+                let is_stored = subresource.as_deref().is_none_or(|subresource| subresource == "status");
+                let bytes = if is_stored && call.method == Method::GET {
+                    self.encoded(&object, call.form)
+                } else {
+                    bytes_of(&shown(&object, call.form), call.form).into()
+                };
+                Ok(response(code, media(call.form), bytes.into()))
             }
             Target::Review => {
                 let mut review = json_of(call, body)?;
@@ -195,7 +206,7 @@ impl ApiServer {
                 Ok(encoded(200, &version, Form::default()))
             }
             Target::Other(path) if path.starts_with("/openapi/v3/apis/kube-node.io/") => {
-                Ok(encoded(200, &DEFINITIONS, Form::default()))
+                Ok(response(200, JSON, DEFINITIONS.clone().into()))
             }
             Target::Other(_) => {
                 Err(Refusal::new(404, "NotFound", "the server could not find the requested resource"))
@@ -353,7 +364,7 @@ impl ApiServer {
 }
 
 /// `OpenAPI` document of our own kinds.
-static DEFINITIONS: LazyLock<Value> = LazyLock::new(|| {
+static DEFINITIONS: LazyLock<Bytes> = LazyLock::new(|| {
     let schemas: serde_json::Map<String, Value> = kube_node_api::crds()
         .iter()
         .filter_map(|crd| {
@@ -361,7 +372,7 @@ static DEFINITIONS: LazyLock<Value> = LazyLock::new(|| {
             Some((format!("io.kube-node.v1alpha1.{}", crd.spec.names.kind), json!(schema)))
         })
         .collect();
-    json!({ "openapi": "3.0.0", "components": { "schemas": schemas } })
+    json_bytes(&json!({ "openapi": "3.0.0", "components": { "schemas": schemas } })).into()
 });
 
 /// The scale of a `NodeSet`.

@@ -53,9 +53,9 @@ pub fn list(list: &Value) -> Vec<u8> {
     sealed(list, &List { metadata: Some(metadata), items: items.collect() })
 }
 
-/// A frame of a watch.
-pub fn frame(kind: &str, object: &Value) -> Vec<u8> {
-    let raw = Some(self::object(object));
+/// A frame of a watch with an object in the envelope.
+pub fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
+    let raw = Some(object.to_vec());
     let event =
         WatchEvent { r#type: Some(kind.to_owned()), object: Some(RawExtension { raw }) }.encode_to_vec();
     [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()

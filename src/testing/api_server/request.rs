@@ -42,7 +42,7 @@ pub enum Target {
 }
 
 /// Form of an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Form {
     /// True for protobuf, false for JSON.
     pub protobuf: bool,
@@ -79,6 +79,9 @@ impl ApiRequest {
 
 fn target(uri: &Uri) -> Target {
     let decoded = |part: &str| {
+        if !part.contains('%') {
+            return part.to_owned();
+        }
         let pair = format!("a={part}").replace('+', "%2B");
         form_urlencoded::parse(pair.as_bytes()).next().map(|(_, part)| part.into_owned()).unwrap_or_default()
     };

@@ -3,14 +3,18 @@
 use std::borrow::Cow;
 
 use axum::body::Body;
+use bytes::Bytes;
 use http::{Response, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use super::{protobuf, refusal::Refusal, request::Form};
+use super::{ApiServer, protobuf, refusal::Refusal, request::Form};
 
 /// Media types.
 pub const JSON: &str = "application/json";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// Most encoded objects that are kept.
+const ENCODED: usize = 1_000;
 
 /// An object in the wanted form.
 pub fn shown(object: &Value, form: Form) -> Cow<'_, Value> {
@@ -35,8 +39,11 @@ pub fn refused(refusal: &Refusal, form: Form) -> Response<Body> {
 }
 
 pub fn encoded(code: u16, object: &Value, form: Form) -> Response<Body> {
-    let bytes = if form.protobuf { protobuf::object(object) } else { json_bytes(object) };
-    response(code, media(form), bytes.into())
+    response(code, media(form), bytes_of(object, form).into())
+}
+
+pub fn bytes_of(object: &Value, form: Form) -> Vec<u8> {
+    if form.protobuf { protobuf::object(object) } else { json_bytes(object) }
 }
 
 /// Text of a value: twice as fast as `to_string`.
@@ -46,4 +53,17 @@ pub fn json_bytes(value: &Value) -> Vec<u8> {
 
 pub fn response(code: u16, media: &str, body: Body) -> Response<Body> {
     Response::builder().status(code).header(CONTENT_TYPE, media).body(body).unwrap()
+}
+
+impl ApiServer {
+    /// An object of the store in the wanted form. Clients read the same one often, or watch it at the same time.
+    pub(super) fn encoded(&self, object: &Value, form: Form) -> Bytes {
+        let version = object["metadata"]["resourceVersion"].as_str().and_then(|version| version.parse().ok());
+        let key = (version.unwrap_or_default(), form);
+        let mut all = self.state.encoded.lock();
+        if all.len() > ENCODED {
+            all.clear();
+        }
+        all.entry(key).or_insert_with(|| bytes_of(&shown(object, form), form).into()).clone()
+    }
 }

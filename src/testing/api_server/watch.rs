@@ -1,7 +1,7 @@
 //! Watches of the in-memory API server: the state to begin with, then each change, bookmarks, and the end after
 //! `timeoutSeconds`; an error event once changes are missing.
 
-use std::{borrow::Cow, collections::VecDeque, pin::pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
@@ -15,7 +15,7 @@ use super::{
     protobuf,
     refusal::Refusal,
     request::{ApiRequest, Form},
-    response::{json_bytes, shown},
+    response::{bytes_of, shown},
     store::{Change, Store},
 };
 
@@ -78,7 +78,7 @@ pub fn start(
     if since.is_none() || lists {
         for (_, object) in store.all(kind) {
             if watch.filter.matches(object) {
-                watch.push("ADDED", object);
+                watch.push_stored("ADDED", object);
             }
         }
     }
@@ -152,14 +152,14 @@ impl Watch {
             let was = before.as_ref().is_some_and(|before| self.filter.matches(before));
             let is = !deleted && self.filter.matches(after);
             match (was, is) {
-                (false, true) => self.push("ADDED", after),
-                (true, true) => self.push("MODIFIED", after),
-                (true, false) if *deleted => self.push("DELETED", after),
+                (false, true) => self.push_stored("ADDED", after),
+                (true, true) => self.push_stored("MODIFIED", after),
+                (true, false) if *deleted => self.push_stored("DELETED", after),
                 (true, false) => {
                     // An object that is selected no longer is shown as it was, with the version of the change.
                     let mut last = before.as_ref().map(|before| Value::clone(before)).unwrap_or_default();
                     last["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"].clone();
-                    self.push("DELETED", &Arc::new(last));
+                    self.push("DELETED", &last);
                 }
                 (false, false) => {}
             }
@@ -178,13 +178,22 @@ impl Watch {
         bookmark
     }
 
+    /// Queues a frame with an object of the store.
+    fn push_stored(&mut self, kind: &str, object: &Value) {
+        let bytes = self.server.encoded(object, self.form);
+        self.push_bytes(kind, &bytes);
+    }
+
     fn push(&mut self, kind: &str, object: &Value) {
         let object = if kind == "ERROR" { Cow::Borrowed(object) } else { shown(object, self.form) };
+        self.push_bytes(kind, &bytes_of(&object, self.form));
+    }
+
+    fn push_bytes(&mut self, kind: &str, object: &[u8]) {
         self.queued.push_back(if self.form.protobuf {
-            protobuf::frame(kind, &object).into()
+            protobuf::frame(kind, object).into()
         } else {
-            let object = json_bytes(&object);
-            [b"{\"type\":\"", kind.as_bytes(), b"\",\"object\":", &object[..], b"}\n"].concat().into()
+            [b"{\"type\":\"", kind.as_bytes(), b"\",\"object\":", object, b"}\n"].concat().into()
         });
     }
 }
