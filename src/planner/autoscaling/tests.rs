@@ -203,7 +203,7 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
 }
 
 #[test]
-fn a_replica_that_has_no_node_and_may_not_go_is_a_vacancy() {
+fn a_replica_that_has_no_node_and_may_not_go_is_a_placeholder() {
     let placeholders = |replicas, machines: &[GroupNode<'_>], coming| -> Vec<String> {
         let snapshot = SetSnapshot { bounds: Bounds { min: 3, max: 10 }, ..snapshot(replicas) };
         let all = instances("s", &snapshot, machines, coming, false, at(100));

@@ -73,7 +73,7 @@ pub async fn a_set_without_its_class() {
     let refused = caller.template("as-never").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
     assert!(refused.message().contains("there is no NodeClass as-nothing"), "{refused}");
-    // It is as small as it may be and has no Node: its replicas are vacancies, which are of it.
+    // It is as small as it may be and has no Node: its replicas are placeholders, which are of it.
     let placeholders = caller.nodes("as-never").await.unwrap();
     assert_eq!(placeholders.len(), 2);
     for placeholder in &placeholders {
