@@ -26,8 +26,12 @@ impl Side {
         let (collection, api_version, kind, _) = KINDS[request.kind];
         let (uid, version) = (self.uid(request), self.version(request));
         let own = format!("{collection}/{}", request.name);
+        let is_made = matches!(request.action, Action::Create(_) | Action::Generate(_));
         let named = |object: &Value, name: &str| {
             let mut object = object.clone();
+            if is_made && kind == "Node" {
+                add_admitted(&mut object);
+            }
             object["apiVersion"] = json!(api_version);
             object["kind"] = json!(kind);
             object["metadata"]["name"] = json!(name);
@@ -206,6 +210,16 @@ impl Side {
                 self.raw(Method::DELETE, &path, "application/json", &now).await;
             }
         }
+    }
+}
+
+/// Gives a new Node the taint that the real server's admission gives it (`TaintNodesByCondition`), which the one in memory
+/// does not serve: a PUT without it is a change then.
+fn add_admitted(node: &mut Value) {
+    let taint = json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" });
+    match &mut node["spec"]["taints"] {
+        Value::Array(taints) => taints.push(taint),
+        taints => *taints = json!([taint]),
     }
 }
 

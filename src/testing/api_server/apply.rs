@@ -13,6 +13,21 @@ pub fn apply(object: &mut Value, own: &Value, config: &Value) -> Value {
     next
 }
 
+/// Returns true if `config` names an object and sets none of its fields.
+pub fn sets_nothing(config: &Value) -> bool {
+    config.as_object().into_iter().flatten().all(|(key, value)| match (key.as_str(), value) {
+        ("apiVersion" | "kind", _) => true,
+        ("metadata", Value::Object(metadata)) => {
+            metadata.iter().all(|(key, value)| key == "name" || key == "namespace" || is_empty(value))
+        }
+        (_, value) => is_empty(value),
+    })
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| fields.values().all(is_empty))
+}
+
 /// What is left of the manager's own fields after others have changed the object.
 pub fn left(own: &Value, object: &Value) -> Value {
     fields(own, |key, own| match (own, &object[key]) {

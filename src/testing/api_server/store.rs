@@ -95,9 +95,9 @@ impl Store {
         self.owned.get(uid(object)).map(|(fields, _)| fields.clone()).unwrap_or_default()
     }
 
-    /// Returns true if this is what the manager applied to an object last.
+    /// Returns true if this is what the manager applied to an object last; before the first time, that is nothing.
     pub fn is_applied(&self, object: &Value, config: &Value) -> bool {
-        self.owned.get(uid(object)).is_some_and(|(_, last)| last == config)
+        self.owned.get(uid(object)).map_or_else(|| apply::sets_nothing(config), |(_, last)| last == config)
     }
 
     /// Keeps which fields of an object belong to that manager, which has applied this.
