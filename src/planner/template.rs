@@ -25,7 +25,7 @@ pub struct DesiredTemplate {
 
 /// Keys of a Node that came from a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Applied {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     labels: BTreeSet<String>,
@@ -34,6 +34,18 @@ struct Applied {
     /// `key:effect`
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     taints: BTreeSet<String>,
+    /// Startup taints that the Node was created with, in the same form. One that the template loses goes: whoever was to
+    /// remove it may never come.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    startup_taints: BTreeSet<String>,
+}
+
+impl Applied {
+    /// Text of the record; None if it is empty.
+    fn text(&self) -> Option<String> {
+        // Sets of strings always have a JSON form.
+        (*self != Self::default()).then(|| serde_json::to_string(self).ok())?
+    }
 }
 
 /// Metadata and taints of a Node.
@@ -77,14 +89,9 @@ impl DesiredTemplate {
         desired
     }
 
-    /// Record for a Node with all of this; None if there is nothing to record.
+    /// Record for a Node that is created with all of this; None if there is nothing to record.
     pub fn record(&self) -> Option<String> {
-        let applied = self.applied();
-        if applied == Applied::default() {
-            return None;
-        }
-        // Sets of strings always have a JSON form.
-        serde_json::to_string(&applied).ok()
+        self.applied().text()
     }
 
     fn applied(&self) -> Applied {
@@ -92,6 +99,7 @@ impl DesiredTemplate {
             labels: self.labels.keys().cloned().collect(),
             annotations: self.annotations.keys().cloned().collect(),
             taints: self.taints.iter().map(id).collect(),
+            startup_taints: self.startup_taints.iter().map(id).collect(),
         }
     }
 
@@ -110,18 +118,23 @@ impl DesiredTemplate {
         let mut change = NodeChange {
             labels: difference(current.labels, &self.labels, &applied.labels),
             annotations: difference(current.annotations, &self.annotations, &applied.annotations),
-            taints: self.taints(current.taints, &applied.taints),
+            taints: self.taints(current.taints, &applied),
         };
-        let wanted = self.record();
+        let mut wanted = self.applied();
+        wanted.startup_taints.retain(|taint| applied.startup_taints.contains(taint));
+        let wanted = wanted.text();
         if record != wanted.as_deref() {
             change.annotations.insert(ANNOTATION_APPLIED.to_owned(), wanted);
         }
         (change != NodeChange::default()).then_some(change)
     }
 
-    fn taints(&self, current: &[Taint], applied: &BTreeSet<String>) -> Option<Vec<Taint>> {
-        let wanted: BTreeSet<String> = self.taints.iter().map(id).collect();
-        let stays = |taint: &&Taint| wanted.contains(&id(taint)) || !applied.contains(&id(taint));
+    fn taints(&self, current: &[Taint], applied: &Applied) -> Option<Vec<Taint>> {
+        let Applied { taints: wanted, startup_taints: starting, .. } = self.applied();
+        let leaves = |id: &String| {
+            applied.taints.contains(id) || applied.startup_taints.contains(id) && !starting.contains(id)
+        };
+        let stays = |taint: &&Taint| wanted.contains(&id(taint)) || !leaves(&id(taint));
         let mut taints: Vec<Taint> = current.iter().filter(stays).cloned().collect();
         let is_there =
             |taint: &&Taint| current.iter().any(|own| same(own, taint) && value(own) == value(taint));
@@ -277,6 +290,28 @@ mod tests {
         node.bring_to(&DesiredTemplate::default());
         assert_eq!(node.labels, labels(&[("user", "x")]));
         assert_eq!(node.taints, [taint("user", "x")]);
+        assert!(node.annotations.is_empty(), "{:?}", node.annotations);
+    }
+
+    #[test]
+    fn a_startup_taint_that_leaves_the_template_leaves_the_nodes_that_were_created_with_it() {
+        let starting = |keys: &[&str]| DesiredTemplate {
+            startup_taints: keys.iter().map(|key| taint(key, "")).collect(),
+            ..DesiredTemplate::default()
+        };
+        let record = starting(&["cni", "gpu"]).record().unwrap();
+        let mut node = Node {
+            annotations: labels(&[(ANNOTATION_APPLIED, record.as_str())]),
+            taints: vec![taint("cni", ""), taint("gpu", "")],
+            ..Node::default()
+        };
+        assert_eq!(node.change(&starting(&["cni", "gpu"])), None);
+        // A later one is none of this Node, and whoever sets it keeps it.
+        node.bring_to(&starting(&["gpu", "later"]));
+        assert_eq!(node.taints, [taint("gpu", "")].map(|taint| Taint { value: None, ..taint }));
+        node.taints.push(taint("later", "x"));
+        node.bring_to(&DesiredTemplate::default());
+        assert_eq!(node.taints, [taint("later", "x")]);
         assert!(node.annotations.is_empty(), "{:?}", node.annotations);
     }
 
