@@ -9,10 +9,10 @@ use std::{
     env, fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, ExitCode, Output},
 };
 
-use kube_node_testing::go_program::GoProgram;
+use kube_node_testing::{go_program::GoProgram, harness, trials};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CHART: &str = "charts/kube-node/Chart.yaml";
@@ -122,7 +122,6 @@ impl Drop for Scene {
     }
 }
 
-#[test]
 fn the_versions_of_this_repository_agree() {
     let scene = Scene::new("agrees");
     let said = scene.check(HOST, &env::var("PATH").unwrap()).unwrap();
@@ -135,7 +134,6 @@ fn the_versions_of_this_repository_agree() {
     assert_eq!(scene.refused(), wanted);
 }
 
-#[test]
 fn what_does_not_agree_is_refused() {
     for (name, file, from, to, wanted) in [
         (
@@ -198,14 +196,12 @@ fn what_does_not_agree_is_refused() {
     }
 }
 
-#[test]
 fn a_file_that_is_not_committed_is_refused() {
     let scene = Scene::new("file");
     fs::write(scene.dir.join("new.rs"), "").unwrap();
     assert_eq!(scene.refused(), "no release: there are changes that are not committed: git status\n");
 }
 
-#[test]
 fn what_a_build_lacks_is_named() {
     let scene = Scene::new("lacks");
     let bin = scene.dir.join(".git/bin");
@@ -237,7 +233,6 @@ fn what_a_build_lacks_is_named() {
     assert_eq!(scene.check(other, path).unwrap_err(), wanted);
 }
 
-#[test]
 fn a_wrong_argument_is_refused() {
     let scene = Scene::new("argument");
     let path = env::var("PATH").unwrap();
@@ -265,7 +260,6 @@ fn verification() -> [String; 2] {
     })
 }
 
-#[test]
 fn a_signature_is_good_by_a_key_that_users_trust_and_for_these_files() {
     let scene = Scene::new("sign");
     let folder = scene.folder(&[("kube-node.tar", "a program")]);
@@ -308,7 +302,6 @@ fn a_signature_is_good_by_a_key_that_users_trust_and_for_these_files() {
     );
 }
 
-#[test]
 fn krew_installs_the_plugin_by_its_manifest() {
     const KREW: GoProgram = GoProgram {
         name: "krew",
@@ -356,7 +349,6 @@ fn krew_installs_the_plugin_by_its_manifest() {
     assert!(said.contains("checksum does not match"), "{said}");
 }
 
-#[test]
 fn workflows_are_valid_and_name_actions_by_commit() {
     const ACTIONLINT: GoProgram = GoProgram {
         name: "actionlint",
@@ -385,4 +377,18 @@ fn workflows_are_valid_and_name_actions_by_commit() {
         }
     }
     assert!(actions > 0);
+}
+
+fn main() -> ExitCode {
+    let signing = trials! { blocking a_signature_is_good_by_a_key_that_users_trust_and_for_these_files };
+    let others = trials! {
+        blocking the_versions_of_this_repository_agree,
+        blocking what_does_not_agree_is_refused,
+        blocking a_file_that_is_not_committed_is_refused,
+        blocking what_a_build_lacks_is_named,
+        blocking a_wrong_argument_is_refused,
+        blocking krew_installs_the_plugin_by_its_manifest,
+        blocking workflows_are_valid_and_name_actions_by_commit,
+    };
+    harness::run_with_program("release", ("ssh-keygen", "openssh-client"), signing, others)
 }

@@ -1,5 +1,6 @@
-//! Harness of tests that need a machine for real nodes. As root it installs the tools that are missing, once; where it
-//! cannot, the tests are ignored, and the command that runs them is named. With `CI=true` that is a failure.
+//! Harness of tests that need more than Rust, Go, a C compiler and git: a machine for real nodes, or a program. As root it
+//! installs the tools of a real node, once; where something is missing all the same, the tests are ignored, and the command
+//! that runs them is named. With `CI=true` that is a failure.
 
 use std::{
     env,
@@ -48,26 +49,50 @@ pub fn block_on(test: impl Future<Output = ()>) {
 
 /// Runs the tests of a target: `trials` need a real node, `others` need nothing.
 pub fn run(target: &str, trials: Vec<Trial>, others: Vec<Trial>) -> ExitCode {
+    run_prepared(target, trials, others, prepare)
+}
+
+/// Runs the tests of a target: `trials` need a program that is in a package of Debian and Ubuntu, `others` need nothing.
+pub fn run_with_program(
+    target: &str,
+    (program, package): (&str, &str),
+    trials: Vec<Trial>,
+    others: Vec<Trial>,
+) -> ExitCode {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let is_there = env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let lack = || Lack {
+        why: format!("they need {program}"),
+        remedy: format!("sudo apt-get install --yes {package} &&"),
+    };
+    run_prepared(target, trials, others, || if is_there { Ok(()) } else { Err(lack()) })
+}
+
+fn run_prepared(
+    target: &str,
+    trials: Vec<Trial>,
+    others: Vec<Trial>,
+    prepare: impl FnOnce() -> Result<(), Lack>,
+) -> ExitCode {
     let mut arguments = Arguments::from_args();
     if arguments.test_threads.is_none() {
         arguments.test_threads = Some(THREADS);
     }
     let wanted = trials.iter().any(|trial| is_wanted(&arguments, trial.name()));
     let lack = if arguments.list || !wanted { None } else { prepare().err() };
-    let mut all: Vec<Trial> = match &lack {
-        None => trials,
-        Some(_) => trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect(),
-    };
+    let lacks = lack.is_some();
     if let Some(Lack { why, remedy }) = lack {
         if env::var("CI").is_ok_and(|ci| ci == "true") {
-            eprintln!("CI=true, and the tests of a real node cannot run: {why}");
+            eprintln!("CI=true, and {} tests cannot run: {why}", trials.len());
             return ExitCode::FAILURE;
         }
         println!(
-            "\nTests of a real node are ignored: {why}. This runs them:\n\n    {remedy} cargo test --test {target}"
+            "\n{} tests are ignored: {why}. This runs them:\n\n    {remedy} cargo test --test {target}",
+            trials.len()
         );
     }
-    all.extend(others);
+    let ignored = |trial: Trial| trial.with_ignored_flag(lacks);
+    let all = trials.into_iter().map(ignored).chain(others).collect();
     libtest_mimic::run(&arguments, all).exit_code()
 }
 
@@ -79,11 +104,11 @@ fn is_wanted(arguments: &Arguments, name: &str) -> bool {
 /// Why the tests cannot run, and what to write before the command that runs them.
 struct Lack {
     why: String,
-    remedy: &'static str,
+    remedy: String,
 }
 
 fn prepare() -> Result<(), Lack> {
-    let lack = |why: String, remedy| Err(Lack { why, remedy });
+    let lack = |why: String, remedy: &str| Err(Lack { why, remedy: remedy.to_owned() });
     if !geteuid().is_root() {
         return lack("they need root".to_owned(), r#"sudo env "PATH=$PATH""#);
     }
