@@ -11,10 +11,13 @@ use anyhow::{Context, bail, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::{
-    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview},
-    coordination::v1::Lease,
-    core::v1::Namespace,
+use k8s_openapi::{
+    api::{
+        authorization::v1::{ResourceAttributes, SelfSubjectAccessReview},
+        coordination::v1::Lease,
+        core::v1::Namespace,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps,
 };
 use kube::{Api, Client, api::PostParams};
 use kube_ext::environment;
@@ -264,9 +267,10 @@ impl Preflight<'_> {
             let Some((_, theirs)) = installed else { return Ok(not_installed()) };
             for version in &crd.spec.versions {
                 let ours = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
-                let ours = serde_json::to_value(ours).unwrap_or_default();
                 let mut fields = Vec::new();
-                missing_fields(&ours, theirs, "", &mut fields);
+                if let Some(ours) = ours {
+                    missing_fields(ours, theirs, "", &mut fields);
+                }
                 if !fields.is_empty() {
                     fields.truncate(5);
                     let fields = fields.join(", ");
@@ -288,8 +292,8 @@ fn leader(lease: &Lease, now: Timestamp) -> Option<String> {
 }
 
 /// Collects the paths of properties that `ours` has and `theirs` lacks.
-fn missing_fields(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
-    for (name, property) in ours.get("properties").and_then(Value::as_object).into_iter().flatten() {
+fn missing_fields(ours: &JSONSchemaProps, theirs: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, property) in ours.properties.iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match theirs.pointer(&format!("/properties/{name}")) {
             Some(theirs) => missing_fields(property, theirs, &path, found),
@@ -325,11 +329,12 @@ mod tests {
     fn missing_fields_are_named_by_their_path() {
         let ours = json!({"properties": {"spec": {"properties": {"a": {}, "b": {"properties": {"c": {}}}}}, "metadata": {}}});
         let theirs = json!({"properties": {"spec": {"properties": {"b": {"properties": {}}}}}});
+        let schema: JSONSchemaProps = serde_json::from_value(ours.clone()).unwrap();
         let mut found = Vec::new();
-        missing_fields(&ours, &theirs, "", &mut found);
+        missing_fields(&schema, &theirs, "", &mut found);
         assert_eq!(found, ["spec.a", "spec.b.c"]);
         found.clear();
-        missing_fields(&ours, &ours, "", &mut found);
+        missing_fields(&schema, &ours, "", &mut found);
         assert!(found.is_empty());
     }
 }

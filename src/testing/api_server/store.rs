@@ -34,7 +34,8 @@ pub struct Change {
 pub struct Store {
     revision: u64,
     compacted: u64,
-    objects: BTreeMap<Key, Arc<Value>>,
+    /// By kind and key.
+    objects: [BTreeMap<String, Arc<Value>>; KINDS.len()],
     log: Vec<Change>,
     /// Fields that belong to the manager that applies alone, and what it applied last, by the UID of the object.
     owned: BTreeMap<String, (Value, Value)>,
@@ -48,7 +49,8 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        let (objects, log, owned, changed) = <_>::default();
+        let (log, owned, changed) = <_>::default();
+        let objects = [const { BTreeMap::new() }; KINDS.len()];
         let (last, forgotten) = ([0; KINDS.len()], [0; KINDS.len()]);
         Self { revision: 1, compacted: 0, objects, log, owned, last, forgotten, changed }
     }
@@ -86,8 +88,8 @@ impl Store {
     }
 
     /// An object.
-    pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
-        self.objects.get(key)
+    pub fn get(&self, (kind, key): &Key) -> Option<&Arc<Value>> {
+        self.objects[*kind].get(key)
     }
 
     /// Fields of an object that belong to the manager that applies alone.
@@ -107,8 +109,7 @@ impl Store {
 
     /// Objects of a kind at present, by key.
     pub fn all(&self, kind: usize) -> impl Iterator<Item = (&str, &Arc<Value>)> {
-        let range = self.objects.range((kind, String::new())..(kind + 1, String::new()));
-        range.map(|((_, key), object)| (key.as_str(), object))
+        self.objects[kind].iter().map(|(key, object)| (key.as_str(), object))
     }
 
     /// Objects of a kind at a revision that is not compacted, by key.
@@ -118,8 +119,8 @@ impl Store {
         for change in self.log.iter().rev().take_while(|change| change.revision > revision) {
             if change.kind == kind {
                 match &change.before {
-                    Some(before) => objects.insert(key_of(kind, before).1, Arc::clone(before)),
-                    None => objects.remove(&key_of(kind, &change.after).1),
+                    Some(before) => objects.insert(key_of(kind, before), Arc::clone(before)),
+                    None => objects.remove(&key_of(kind, &change.after)),
                 };
             }
         }
@@ -144,7 +145,7 @@ impl Store {
             *own = apply::left(own, &object);
         }
         let object = self.versioned(object);
-        let before = self.objects.insert(key, Arc::clone(&object));
+        let before = self.objects[kind].insert(key, Arc::clone(&object));
         self.record(Change {
             revision: self.revision,
             kind,
@@ -157,7 +158,7 @@ impl Store {
 
     /// Removes an object; returns its last state.
     pub fn remove(&mut self, kind: usize, last: Value) -> Arc<Value> {
-        let before = self.objects.remove(&key_of(kind, &last));
+        let before = self.objects[kind].remove(&key_of(kind, &last));
         self.owned.remove(uid(&last));
         let last = self.versioned(last);
         self.record(Change {
@@ -188,11 +189,10 @@ fn uid(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-/// Key of an object.
-pub fn key_of(kind: usize, object: &Value) -> Key {
+/// Key of an object within its kind.
+pub fn key_of(kind: usize, object: &Value) -> String {
     let metadata = &object["metadata"];
-    let name = metadata["name"].as_str().unwrap_or_default();
-    (kind, key(kind, metadata["namespace"].as_str(), name))
+    key(kind, metadata["namespace"].as_str(), metadata["name"].as_str().unwrap_or_default())
 }
 
 /// Key of an object by its namespace and name.

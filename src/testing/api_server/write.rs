@@ -98,7 +98,7 @@ pub fn create(
         _ => {}
     }
     encode_string_data(rules, &mut object);
-    let key = key_of(kind, &object);
+    let key = (kind, key_of(kind, &object));
     if store.get(&key).is_some() {
         let message = format!("{} \"{name}\" already exists", qualified(rules));
         return Err(Refusal::new(409, "AlreadyExists", message));
