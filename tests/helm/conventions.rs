@@ -77,8 +77,8 @@ fn an_affinity_of_ones_own_joins_the_rule_of_the_chart() {
 fn variables_and_volumes_reach_operators_and_workers() {
     let objects = render(&[
         "hollowHosts.big.replicas=1",
-        "operator.extraEnv[0].name=HTTPS_PROXY",
-        "operator.extraEnv[0].value=http://proxy.example.com",
+        "operator.extraEnv[0].name=OTEL_EXPORTER_OTLP_HEADERS",
+        "operator.extraEnv[0].value=tenant=a",
         "operator.extraVolumes[0].name=own",
         "operator.extraVolumes[0].emptyDir.sizeLimit=1Mi",
         "operator.extraVolumeMounts[0].name=own",
@@ -87,7 +87,7 @@ fn variables_and_volumes_reach_operators_and_workers() {
     for (kind, of) in [("Deployment", "kube-node-operator"), ("StatefulSet", "kube-node-hollow-big")] {
         let pod = &pod(one(&objects, kind, of))["spec"];
         let container = &pod["containers"][0];
-        let variable = json!({"name": "HTTPS_PROXY", "value": "http://proxy.example.com"});
+        let variable = json!({"name": "OTEL_EXPORTER_OTLP_HEADERS", "value": "tenant=a"});
         assert!(container["env"].as_array().unwrap().contains(&variable), "{kind}");
         assert_eq!(container["volumeMounts"], json!([{"name": "own", "mountPath": "/own"}]), "{kind}");
         assert_eq!(pod["volumes"], json!([{"name": "own", "emptyDir": {"sizeLimit": "1Mi"}}]), "{kind}");

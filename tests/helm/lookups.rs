@@ -132,7 +132,11 @@ fn the_ports_of_the_api_server_are_those_of_its_endpoints() {
     };
     for policy in ["kube-node", "kube-node-machines"] {
         assert_eq!(ports(&[], policy), [443, 7443], "{policy}");
-        assert_eq!(ports(&["--set=networkPolicy.apiServerPorts={9443}"], policy), [9443], "{policy}");
+        assert_eq!(
+            ports(&["--set=networkPolicy.apiServerPorts={9443}"], policy),
+            [443, 7443, 9443],
+            "{policy}"
+        );
     }
 }
 
@@ -159,6 +163,14 @@ fn a_namespace_of_others_is_not_taken_for_machines_unless_somebody_says_so() {
     assert!(!has_namespace(cluster.render(&["--set=machines.createNamespace=false"]).unwrap()));
     assert!(has_namespace(cluster.render(&["--set=machines.namespace=own"]).unwrap()));
     let ours = of_release("v1", "Namespace", "kubemark", "kube-node", "default");
-    let cluster = Cluster::with("ours", &[(path, ours)]);
+    let cluster = Cluster::with("ours", &[(path, ours.clone())]);
     assert!(has_namespace(cluster.render(&[]).unwrap()), "an upgrade keeps it");
+    // helm deletes what a release has no longer, with all that is in it.
+    let refused = cluster.render(&["--set=machines.createNamespace=false"]).unwrap_err();
+    let sentence = "helm would delete it with all machines; first let it stay (kubectl annotate namespace kubemark helm.sh/resource-policy=keep)";
+    assert!(refused.contains(sentence), "{refused}");
+    let mut kept = ours;
+    kept["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
+    let cluster = Cluster::with("kept", &[(path, kept)]);
+    assert!(!has_namespace(cluster.render(&["--set=machines.createNamespace=false"]).unwrap()));
 }

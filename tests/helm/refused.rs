@@ -18,6 +18,7 @@ fn values_that_do_not_fit() {
         (&["image.tag=a b"], "at '/image/tag'"),
         (&["image.digest=sha256:12"], "at '/image/digest'"),
         (&["image.repository="], "at '/image/repository'"),
+        (&["image.repository=registry:5000/kube-node:v1"], "at '/image/repository'"),
         (&["image.pullPolicy=Sometimes"], "at '/image/pullPolicy'"),
         (&["operator.adminPort=80"], "at '/operator/adminPort': minimum"),
         (&["operator.logFormat=xml"], "at '/operator/logFormat'"),
@@ -26,13 +27,17 @@ fn values_that_do_not_fit() {
         (&["podCidrs.nodeMaskSize=31"], "at '/podCidrs/nodeMaskSize': maximum"),
         (&["machines.namespace=A"], "at '/machines/namespace'"),
         (&["networkPolicy.apiServerPorts={0}"], "at '/networkPolicy/apiServerPorts/0': minimum"),
-        (&["operator.extraEnv={HTTPS_PROXY}"], "at '/operator/extraEnv/0': got string, want object"),
+        (
+            &["operator.extraEnv={OTEL_EXPORTER_OTLP_HEADERS}"],
+            "at '/operator/extraEnv/0': got string, want object",
+        ),
         (&["autoscaler.certificates.schedule=daily"], "at '/autoscaler/certificates/schedule'"),
         (&["machines.apiServer=http://192.0.2.1"], "at '/machines/apiServer'"),
         (&["autoscaler.certificates.source=None"], "at '/autoscaler/certificates/source'"),
         (&["leaderElection.leaseDuration=15"], "at '/leaderElection/leaseDuration'"),
         (&["uninstall.timeout=soon"], "at '/uninstall/timeout'"),
         (&["hollowHosts.Big.replicas=1"], "invalid propertyName 'Big'"),
+        (&["hollowHosts.a23456789-123456789-123456789-123456.replicas=1"], "invalid propertyName"),
         (&["hollowHosts.big.replicas=-1"], "at '/hollowHosts/big/replicas': minimum"),
         (&["hollowHosts.big.hosts=2"], "at '/hollowHosts/big'"),
         (&["tracing.endpoint=collector:4317"], "at '/tracing/endpoint'"),
@@ -59,6 +64,36 @@ fn values_that_do_not_fit() {
         ),
         (&["operator.extraArgs={--cluster-cidr=10.0.0.0/8}"], "operator.extraArgs has --cluster-cidr"),
         (&["operator.extraArgs={--autoscaler-plaintext}"], "operator.extraArgs has --autoscaler-plaintext"),
+        (
+            &["operator.extraArgs={--kubelet-ports=1-2}"],
+            "operator.extraArgs has --kubelet-ports, which the chart sets: use the values under hollow.endpoints",
+        ),
+        (&["operator.extraArgs={--hollow-kubeconfig=/a}"], "operator.extraArgs has --hollow-kubeconfig"),
+        (
+            &["operator.extraEnv[0].name=RUST_LOG"],
+            "operator.extraEnv has RUST_LOG, which the chart sets: leave it out, and use operator.logFilter",
+        ),
+        (
+            &["serviceMonitor.labels.app\\.kubernetes\\.io/name=a"],
+            "serviceMonitor.labels has app.kubernetes.io/name, which the chart sets",
+        ),
+        (
+            &["networkPolicy.enabled=false", "hollow.endpoints.from[0].podSelector.matchLabels.a=b"],
+            "hollow.endpoints.from are parts of the NetworkPolicy, and networkPolicy.enabled is false",
+        ),
+        (
+            &["hollow.endpoints.enabled=false", "hollow.endpoints.tlsSecretName=own"],
+            "hollow.endpoints has settings and hollow.endpoints.enabled is false",
+        ),
+        (
+            &["hollow.endpoints.ports=29999-11000"],
+            "hollow.endpoints.ports is 29999-11000: write a lower and a higher port, of 65535 at most",
+        ),
+        (&["hollow.endpoints.ports=11000-99999"], "hollow.endpoints.ports is 11000-99999"),
+        (
+            &["hollow.endpoints.ports=8000-9000"],
+            "which is in hollow.endpoints.ports (8000-9000): choose a port outside",
+        ),
         (&["autoscaler.options=true"], "autoscaler has settings and autoscaler.enabled is false"),
         (
             &["autoscaler.enabled=true", "autoscaler.port=8080"],
@@ -108,7 +143,7 @@ fn values_that_do_not_fit() {
         (&["crds.install=false", "crds.keep=false"], "crds.keep is for CRDs that the chart installs"),
         (
             &["networkPolicy.enabled=false", "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"],
-            "networkPolicy.metricsFrom and autoscaler.from are parts of the NetworkPolicy",
+            "networkPolicy.metricsFrom, autoscaler.from and hollow.endpoints.from are parts of the NetworkPolicy",
         ),
     ];
     for (set, sentence) in rows {

@@ -135,10 +135,9 @@ fn flags_follow_values_and_the_program_knows_them() {
             "--leader-elect-retry-period=500ms",
         ]
     );
-    let alone = render(&["replicas=1", "leaderElection.enabled=false", "hollow.separateIdentity=false"]);
+    let alone = render(&["replicas=1", "leaderElection.enabled=false"]);
     let operator = one(&alone, "Deployment", "kube-node-operator");
-    // All the usual ones but that of the identity.
-    assert_eq!(args(operator)[USUAL.len() - 1..], ["--leader-elect=false"]);
+    assert_eq!(args(operator)[USUAL.len()..], ["--leader-elect=false"]);
     let line = args(operator);
     Cli::try_parse_from(["kube-node"].iter().chain(&line)).unwrap_or_else(|why| panic!("{line:?}: {why}"));
     assert_eq!(operator["spec"]["strategy"]["type"], "Recreate", "two would work at once");
@@ -304,12 +303,10 @@ fn machines_are_confined() {
             .collect()
     };
     assert_eq!(ports(&[]), [53, 53, 5353, 5353, 443, 6443, 8443, 16443]);
-    let one_port = "networkPolicy.apiServerPorts={443}";
-    assert_eq!(
-        ports(&[one_port, "machines.apiServer=https://192.0.2.1:8443"]),
-        [53, 53, 5353, 5353, 443, 8443]
-    );
-    assert_eq!(ports(&[one_port, "machines.apiServer=https://api.example.com"]), [53, 53, 5353, 5353, 443]);
+    let further = |server: &str| ports(&[&format!("machines.apiServer=https://{server}")]).split_off(8);
+    assert_eq!(further("192.0.2.1:7443"), [7443]);
+    assert_eq!(further("192.0.2.1:7443/k8s/clusters/a"), [7443]);
+    assert_eq!(further("api.example.com"), [0_i64; 0]);
     let objects = render(&[]);
     let labels = &one(&objects, "Namespace", "kubemark")["metadata"]["labels"];
     assert_eq!(labels["pod-security.kubernetes.io/enforce"], "baseline");
@@ -361,6 +358,9 @@ fn no_job_outlives_its_time() {
         let job = one(&objects, "Job", "kube-node-uninstall");
         assert_eq!(job["spec"]["activeDeadlineSeconds"], seconds);
     }
+    for job in all(&render(&["autoscaler.enabled=true"]), "Job") {
+        assert!(job["spec"]["activeDeadlineSeconds"].is_u64(), "{}", name(job));
+    }
 }
 
 #[test]
@@ -370,8 +370,6 @@ fn hollow_kubelets_have_an_identity_of_their_own() {
         "apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["kube-node-hollow"], "verbs": ["impersonate"],
     });
     assert_eq!(one(&objects, "Role", "kube-node-operator-hollow")["rules"], json!([rule]));
-    let shared = render(&["hollow.separateIdentity=false"]);
-    assert!(all(&shared, "Role").iter().all(|role| name(role) != "kube-node-operator-hollow"));
 }
 
 #[test]
@@ -493,7 +491,7 @@ fn traces_go_where_they_are_asked_to() {
 
 #[test]
 fn options_are_off_until_asked_for() {
-    let kinds = ["ServiceMonitor", "PrometheusRule", "ConfigMap", "Service"];
+    let kinds = ["ServiceMonitor", "PrometheusRule", "ConfigMap"];
     let copy = copy_of_chart("options", "0.0.1", |chart| {
         fs::create_dir_all(chart.join("rules")).unwrap();
         fs::create_dir_all(chart.join("dashboards")).unwrap();

@@ -35,6 +35,10 @@ release {{ . }} in namespace {{ get $annotations "meta.helm.sh/release-namespace
 {{- if and .Values.machines.createNamespace $there (ne (include "kube-node.owner" $there) $own) -}}
 {{- fail (printf "namespace %s is there already, and an uninstall would delete it: name another one in machines.namespace, or set machines.createNamespace to false to use it" $machines) -}}
 {{- end -}}
+{{- $isKept := eq (dig "metadata" "annotations" "helm.sh/resource-policy" "" ($there | default dict)) "keep" -}}
+{{- if and (not .Values.machines.createNamespace) (eq (include "kube-node.owner" $there) $own) (not $isKept) -}}
+{{- fail (printf "machines.createNamespace is false, and namespace %s is of this release: helm would delete it with all machines; first let it stay (kubectl annotate namespace %s helm.sh/resource-policy=keep), or leave createNamespace true" $machines $machines) -}}
+{{- end -}}
 {{- end }}
 
 {{- define "kube-node.check.operator" -}}
@@ -48,20 +52,30 @@ release {{ . }} in namespace {{ get $annotations "meta.helm.sh/release-namespace
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $value, $labels := dict "operator.podLabels" .Values.operator.podLabels "commonLabels" .Values.commonLabels -}}
+{{- $all := dict "operator.podLabels" .Values.operator.podLabels "commonLabels" .Values.commonLabels "serviceMonitor.labels" .Values.serviceMonitor.labels -}}
+{{- $all = merge $all (dict "prometheusRule.labels" .Values.prometheusRule.labels "dashboards.labels" .Values.dashboards.labels) -}}
+{{- range $value, $labels := $all -}}
 {{- range $label, $_ := $labels -}}
 {{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "helm.sh/" $label) -}}
 {{- fail (printf "%s has %s, which the chart sets: leave it out" $value $label) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- range .Values.operator.extraEnv -}}
+{{- if has .name (list "POD_NAMESPACE" "POD_NAME" "POD_IP" "RUST_LOG") -}}
+{{- fail (printf "operator.extraEnv has %s, which the chart sets: leave it out%s" .name (eq .name "RUST_LOG" | ternary ", and use operator.logFilter" "")) -}}
+{{- end -}}
+{{- end -}}
 {{- range .Values.operator.extraArgs -}}
 {{- $flag := . | splitList "=" | first -}}
-{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-namespace" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account" "--cluster-cidr" "--node-cidr-mask-size") -}}
+{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-namespace" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account" "--hollow-kubeconfig" "--cluster-cidr" "--node-cidr-mask-size") -}}
 {{- fail (printf "operator.extraArgs has %s, which the chart sets: use the value for it" $flag) -}}
 {{- end -}}
 {{- if or (hasPrefix "--autoscaler-" $flag) (hasPrefix "--leader-elect" $flag) -}}
 {{- fail (printf "operator.extraArgs has %s, which the chart sets: use the values under autoscaler and leaderElection" $flag) -}}
+{{- end -}}
+{{- if hasPrefix "--kubelet-" $flag -}}
+{{- fail (printf "operator.extraArgs has %s, which the chart sets: use the values under hollow.endpoints" $flag) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -138,8 +152,24 @@ release {{ . }} in namespace {{ get $annotations "meta.helm.sh/release-namespace
 {{- if and (not .Values.crds.install) (not .Values.crds.keep) -}}
 {{- fail "crds.keep is for CRDs that the chart installs, and crds.install is false: leave one of them out" -}}
 {{- end -}}
-{{- if and (not .Values.networkPolicy.enabled) (or .Values.networkPolicy.metricsFrom .Values.autoscaler.from) -}}
-{{- fail "networkPolicy.metricsFrom and autoscaler.from are parts of the NetworkPolicy, and networkPolicy.enabled is false: set it to true, or leave them out" -}}
+{{- if and (not .Values.networkPolicy.enabled) (or .Values.networkPolicy.metricsFrom .Values.autoscaler.from .Values.hollow.endpoints.from) -}}
+{{- fail "networkPolicy.metricsFrom, autoscaler.from and hollow.endpoints.from are parts of the NetworkPolicy, and networkPolicy.enabled is false: set it to true, or leave them out" -}}
+{{- end -}}
+{{- if and (not .Values.hollow.endpoints.enabled) (or .Values.hollow.endpoints.from .Values.hollow.endpoints.tlsSecretName) -}}
+{{- fail "hollow.endpoints has settings and hollow.endpoints.enabled is false: set it to true, or leave them out" -}}
+{{- end -}}
+{{- with .Values.hollow.endpoints -}}
+{{- $ports := splitList "-" .ports -}}
+{{- $first := first $ports | int -}}
+{{- $last := last $ports | int -}}
+{{- if or (gt $first $last) (gt $last 65535) -}}
+{{- fail (printf "hollow.endpoints.ports is %s: write a lower and a higher port, of 65535 at most" .ports) -}}
+{{- end -}}
+{{- range $name, $port := dict "operator.adminPort" $.Values.operator.adminPort "autoscaler.port" $.Values.autoscaler.port -}}
+{{- if and (le $first (int $port)) (le (int $port) $last) -}}
+{{- fail (printf "%s is %d, which is in hollow.endpoints.ports (%d-%d): choose a port outside" $name (int $port) $first $last) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and (or .Values.serviceMonitor.enabled .Values.prometheusRule.enabled) (lookup "v1" "Namespace" "" "kube-system") (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
 {{- fail "serviceMonitor and prometheusRule are for the Prometheus operator, whose CRDs this cluster lacks: install it, or set both to false" -}}

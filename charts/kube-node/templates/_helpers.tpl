@@ -5,15 +5,12 @@ app.kubernetes.io/name: kube-node
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* Labels of an object: root and component; labels, which win over those of all objects. */}}
 {{- define "kube-node.labels" -}}
-{{- with .root.Values.commonLabels }}
-{{- toYaml . }}
-{{ end }}
-{{- include "kube-node.selector" . }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" -}}
+{{- $own := dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/managed-by" .root.Release.Service "app.kubernetes.io/version" .root.Chart.AppVersion "helm.sh/chart" $chart -}}
+{{- $selector := include "kube-node.selector" . | fromYaml -}}
+{{- merge (dict) $selector $own (.labels | default dict) .root.Values.commonLabels | toYaml -}}
 {{- end }}
 
 {{/* The metadata of an object: root, component and name; namespace, that of the release unless given, "" for none; labels and
@@ -21,12 +18,9 @@ annotations besides those of all objects; hook and weight, for objects that are 
 {{- define "kube-node.metadata" -}}
 name: {{ .name }}
 {{- with hasKey . "namespace" | ternary .namespace .root.Release.Namespace }}
-namespace: {{ . }}
+namespace: {{ . | quote }}
 {{- end }}
 labels:
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
   {{- include "kube-node.labels" . | nindent 2 }}
 {{- $annotations := merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 {{- with .hook }}
@@ -131,9 +125,9 @@ spec:
         {{- toYaml .args | nindent 8 }}
 {{- end }}
 
-{{/* A Secret as a volume, read by whatever user the container has. Without the Secret the program says what is missing. */}}
+{{/* A Secret as a volume, read by whatever user the container has: 292 is 0444, which YAML 1.2 would read as text. Without the Secret the program says what is missing. */}}
 {{- define "kube-node.secret-volume" -}}
-{secretName: {{ . }}, defaultMode: 0444, optional: true}
+{secretName: {{ . | quote }}, defaultMode: 292, optional: true}
 {{- end }}
 
 {{/* The variables of OpenTelemetry; none without a collector. */}}
@@ -225,13 +219,13 @@ kube-node-autoscaler-server
 
 {{/* Ports of the API server, as a list in JSON. */}}
 {{- define "kube-node.api-server-ports" -}}
-{{- $ports := .Values.networkPolicy.apiServerPorts -}}
-{{- if not $ports -}}
 {{- $slice := lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes" | default dict -}}
-{{- $ports = list 443 -}}
+{{- $ports := list 443 -}}
 {{- range $slice.ports | default (list (dict "port" 6443) (dict "port" 8443) (dict "port" 16443)) -}}
 {{- $ports = append $ports (int .port) -}}
 {{- end -}}
+{{- range .Values.networkPolicy.apiServerPorts -}}
+{{- $ports = append $ports (int .) -}}
 {{- end -}}
 {{- $ports | uniq | toJson -}}
 {{- end }}

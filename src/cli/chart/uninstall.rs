@@ -59,7 +59,7 @@ impl Uninstall {
             print_line("All nodes are gone.");
         } else {
             bail!(
-                "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
+                "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or let this job do it (helm rollback, then helm upgrade with --reset-then-reuse-values --set uninstall.deleteNodes=true); then uninstall again"
             );
         }
         release_secrets(client, &self.namespace).await
