@@ -72,14 +72,14 @@ impl Scene {
         String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
     }
 
-    /// What is said where it fails.
+    /// Runs a push that must fail, and returns its error.
     fn refused(&self, args: &[&str], env: &[(&str, &str)]) -> String {
         let output = self.image(&[ARCHITECTURE], args, env);
         assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}");
         error(&output)
     }
 
-    /// What `docker login` leaves.
+    /// Writes the file of credentials, as `docker login` does.
     fn log_in(&self, config: &Value) {
         fs::write(self.dir.join(".docker/config.json"), config.to_string()).unwrap();
     }
@@ -121,7 +121,7 @@ fn account(password: &str) -> Value {
     json!({"auth": STANDARD.encode(format!("{USER}:{password}"))})
 }
 
-/// What the registry has under a tag or a digest of `team/kube-node`: the digest of the text, and the document.
+/// Manifest of a tag or a digest of `team/kube-node`, with its digest.
 fn manifest(registry: &Registry, name: &str, media_type: &str) -> (String, Value) {
     let url = format!("http://{}/v2/team/kube-node/manifests/{name}", registry.address);
     let (code, text) = Request::get(url).header("Accept", media_type).answer().unwrap();

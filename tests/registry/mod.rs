@@ -1,4 +1,4 @@
-//! A registry on this machine, of the program that most registries run.
+//! A registry on this machine, of CNCF Distribution.
 //!
 //! Input: an address, and settings in the form of its configuration. Output: a process that answers there, with a folder of
 //! its own. Both are gone when the value is dropped.
