@@ -88,6 +88,14 @@ pub enum Pods {
     },
 }
 
+impl Node {
+    /// Returns true if a pod may still be bound to the Node: a kubelet has reported, and nothing keeps pods off.
+    pub fn takes_pods(&self) -> bool {
+        let is_marked = taints::out_of_service_since(&self.taints).is_some();
+        self.kubelet != Kubelet::Silent && !self.cordoned && !is_marked
+    }
+}
+
 /// Knowledge about the volumes attached to a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
@@ -265,7 +273,8 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> No
 
 /// Plan for a deleted Node without a machine. Pods still bound to the Node can never terminate by themselves:
 /// the out-of-service taint makes kube-controller-manager delete them by force and detach their volumes at
-/// once. The taint declares that the machine does not run, so it is set only here.
+/// once. It also keeps off pods, which would be bound as long as nobody sees that the kubelet is silent. The taint declares
+/// that the machine does not run, so it is set only here.
 fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> NodePlan {
     let mut plan = NodePlan::default();
     if !node.finalizer {
@@ -276,7 +285,7 @@ fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> NodePlan {
     let over = marked_at.is_some_and(|at| left(at, CLEANUP_LIMIT, now).is_zero());
     let detached = *attached == Attached::default();
     let clean = drain.bound.is_empty() && (marked_at.is_none() || detached);
-    if clean || over {
+    if clean && !node.takes_pods() || over {
         plan.steps.push(NodeStep::RemoveFinalizer);
         return plan;
     }

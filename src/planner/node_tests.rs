@@ -173,6 +173,15 @@ fn a_deleted_node_without_a_machine_and_pods_goes_at_once() {
 }
 
 #[test]
+fn a_node_that_takes_pods_is_closed_to_them_before_it_goes() {
+    let mut node = Node { kubelet: Kubelet::Ready, ..leaving(false) };
+    let marked = steps(&node, MachineState::Absent, &left(0), 200);
+    let [NodeStep::SetOutOfService(taints)] = &marked[..] else { panic!("{marked:?}") };
+    node.taints.clone_from(taints);
+    assert_eq!(steps(&node, MachineState::Absent, &left(0), 210), [NodeStep::RemoveFinalizer]);
+}
+
+#[test]
 fn pods_of_a_machine_that_is_gone_are_cleaned_up_first() {
     let mut node = leaving(true);
     let marked = steps(&node, MachineState::Absent, &left(1), 200);
@@ -255,7 +264,7 @@ proptest! {
             let Pods::Known { drain, .. } = &pods else { panic!("goes with pods unknown") };
             let marked = taints::out_of_service_since(&node.taints);
             let waited = marked.is_some_and(|since| kube_node_api::time::left(since, CLEANUP_LIMIT, at(now)).is_zero());
-            prop_assert!(drain.bound.is_empty() || waited);
+            prop_assert!(drain.bound.is_empty() && !node.takes_pods() || waited);
         }
         if has(&NodeStep::DeleteMachine) {
             let deleted_at = node.deleted_at.expect("a Node that leaves");

@@ -69,7 +69,7 @@ pub struct ScalingChecks {
     /// Scale-downs: when they were sent, and when they were applied.
     lowered: Vec<(Instant, Instant)>,
     class_changed: Option<Instant>,
-    /// When a policy refused a write to a Node.
+    /// When a policy refused a write to a Node, or a deletion failed.
     refused: Option<Instant>,
     /// Time of each process's last answer that settles its writes.
     settled: BTreeMap<String, Instant>,
@@ -102,7 +102,7 @@ impl ScalingChecks {
         self.named.insert(node.to_owned());
     }
 
-    /// A policy refuses a write to a Node. The replacement of a Node that cannot go is one Node too many.
+    /// A policy refuses a write to a Node, or a deletion fails. The replacement of a Node that cannot go is one Node too many.
     pub fn refuse(&mut self) {
         self.refused = Some(Instant::now());
     }

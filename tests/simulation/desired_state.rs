@@ -123,9 +123,10 @@ impl DesiredState {
         {
             return Some(format!("pod {} is left", name(pod)));
         }
-        for class in server.objects("kube-node.io", "nodeclasses") {
+        let classes = server.objects("kube-node.io", "nodeclasses");
+        for class in &classes {
             if class["status"]["nodes"].as_u64().unwrap_or_default() != nodes.len() as u64 {
-                return Some(format!("status of {}: {}", name(&class), class["status"]));
+                return Some(format!("status of {}: {}", name(class), class["status"]));
             }
         }
         for set in &sets {
@@ -145,6 +146,7 @@ impl DesiredState {
                 || status["readyReplicas"].as_u64().unwrap_or_default()
                     != spec["replicas"].as_u64().unwrap_or_default()
                 || !status["waits"].is_null()
+                || !classes.iter().any(|class| class["status"]["revision"] == status["updateRevision"])
             {
                 return Some(format!("status of {}: {status}", name(set)));
             }

@@ -214,6 +214,19 @@ impl Network {
         Ok(if is_watch { self.watched(response, draws) } else { response })
     }
 
+    /// Carries a request. The operator passes over a Node whose deletion failed, and may choose another one.
+    async fn send(self, request: Request<kube::client::Body>) -> io::Result<Response<Body>> {
+        let is_deletion =
+            request.method() == Method::DELETE && request.uri().path().starts_with("/api/v1/nodes/");
+        let checks = Arc::clone(&self.shared.checks);
+        let result = self.carry(request).await;
+        let status = result.as_ref().map(Response::status);
+        if is_deletion && !status.is_ok_and(|code| code.is_success() || code == StatusCode::CONFLICT) {
+            checks.scaling().refuse();
+        }
+        result
+    }
+
     async fn serve(&self, request: Request<kube::client::Body>, sent: &Sent) -> Response<Body> {
         let shared = &self.shared;
         let response = match shared.server.clone().call(request).await {
@@ -287,6 +300,6 @@ impl Service<Request<kube::client::Body>> for Network {
     }
 
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        Box::pin(self.clone().carry(request))
+        Box::pin(self.clone().send(request))
     }
 }

@@ -45,7 +45,10 @@ impl NodeController {
         let is_to_be_confirmed = if has_machine {
             drain.is_done()
         } else {
-            drain.bound.is_empty() && !self.empty.lock().contains(&node.uid)
+            // A list from before the Node was closed to pods would say nothing of those that came later.
+            drain.bound.is_empty()
+                && !observed.node_state().takes_pods()
+                && !self.empty.lock().contains(&node.uid)
         };
         if is_to_be_confirmed {
             // The cache may lag behind the cordon, or behind pods of a machine that was lost: a list confirms that no pod

@@ -34,6 +34,10 @@ impl NodeSetController {
         if !plan.ask_again {
             self.confirm_creations(&observed.name, applied).await;
         }
+        // Before the creations that are repeated below: one that is refused now leaves a Node missing.
+        if plan.missing == 0 {
+            self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
+        }
         let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
         let unconfirmed = observed.expectations.unconfirmed().filter(|_| plan.ask_again);
         let unconfirmed: Vec<String> =
@@ -45,9 +49,6 @@ impl NodeSetController {
         for (blueprint, count) in [(newest, plan.create - of_working), (working, of_working)] {
             let names = self.reserve(observed, count, applied);
             self.create(observed, blueprint, names, applied).await;
-        }
-        if plan.missing == 0 {
-            self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
         }
         applied.more |= plan.more && applied.problems.is_empty();
     }
@@ -216,10 +217,12 @@ impl NodeSetController {
             self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
         for name in unconfirmed {
             match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {
-                Ok(found) => self.expectations(set, |expectations| match found {
-                    Some(_) => expectations.created(&name),
-                    None => expectations.refused(&name),
-                }),
+                Ok(Some(_)) => self.expectations(set, |expectations| expectations.created(&name)),
+                // The plan has counted it.
+                Ok(None) => {
+                    self.expectations(set, |expectations| expectations.refused(&name));
+                    applied.more = true;
+                }
                 Err(error) => applied.failed("NodeNotRead", &error),
             }
         }

@@ -31,7 +31,8 @@ impl Spending {
             ReplacementOrder::SurgeFirst => floor,
             ReplacementOrder::DeleteFirst => floor.min(replicas.saturating_sub(1)),
         };
-        let available = nodes.iter().filter(|own| own.available).count();
+        // A named victim that could not go yet goes at the next attempt, whatever the budget is then.
+        let available = nodes.iter().filter(|own| own.available && !own.is_stuck()).count();
         let broken = nodes.iter().filter(|own| own.stays() && own.is_broken()).count();
         Self { floor, single_floor, available, established: available + broken, waiting: 0 }
     }
