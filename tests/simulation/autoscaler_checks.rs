@@ -293,7 +293,9 @@ impl ScalingChecks {
         }
         let is_leaving = |node: &Value| node["metadata"]["deletionTimestamp"].is_string();
         let goes = !is_leaving(before) && (change.deleted || is_leaving(after));
-        if goes && is_drained(before) && by.is_none() {
+        // cluster-autoscaler may also begin to drain a Node that others have deleted before, as long as a watch shows it.
+        let is_chosen_late = is_leaving(before) && is_drained(after) && !is_drained(before);
+        if goes && is_drained(before) && by.is_none() || is_chosen_late {
             self.deleted_beside.push(now);
         }
         let deletes = by.is_some_and(|sent| sent.method == Method::DELETE) && goes;

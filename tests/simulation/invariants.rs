@@ -64,8 +64,10 @@ pub struct Invariants {
     observed: BTreeMap<String, (i64, Instant)>,
     /// UIDs of sets whose status a late request has brought back.
     old_statuses: BTreeSet<String>,
-    /// Rollout in each set's status, as its operator wrote it last.
-    rollouts: BTreeMap<String, Value>,
+    /// Rollout in each set's status, as its operator wrote it last, and when it was written first.
+    rollouts: BTreeMap<String, (Value, Instant)>,
+    /// When the class got another revision.
+    class_changed: Option<Instant>,
     /// Names of all Nodes so far.
     names: BTreeSet<String>,
     /// Until when a Node counts that a request of before made a second time.
@@ -124,8 +126,21 @@ impl Invariants {
                 }
                 // What such a request has brought back is replaced by what the operator knows, or is all that the next one
                 // knows.
-                let last = self.rollouts.insert(uid, new.clone()).unwrap_or_default();
+                let last = self.rollouts.get(&uid).cloned();
+                let (last, since) = last.unwrap_or((Value::Null, now));
+                let begun = if last["startTime"] == new["startTime"] { since } else { now };
+                self.rollouts.insert(uid, (new.clone(), begun));
+                // A class that had another revision meanwhile has come back to this one: that is another rollout.
+                if self.class_changed.is_some_and(|at| at > since) {
+                    return halt;
+                }
                 halt.or_else(|| rollout_goes_back(&last, new).and_then(|_| rollout_goes_back(old, new)))
+            }
+            Some("NodeClass") => {
+                if before.is_some_and(|before| before["status"]["revision"] != after["status"]["revision"]) {
+                    self.class_changed = Some(now);
+                }
+                None
             }
             Some("Node") => self.check_node(server, change, before, by),
             Some("Lease") if name(after) == "kube-node-operator" => {

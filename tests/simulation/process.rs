@@ -90,6 +90,8 @@ pub struct Cluster {
     pub seed: u64,
     /// True if the operators elect a leader.
     pub elects: bool,
+    /// True if cluster-autoscaler scales a set: there are more Nodes then.
+    pub is_scaled: bool,
     pub server: ApiServer,
     pub checks: Arc<Checks>,
     pub faults: Arc<Faults>,
@@ -128,7 +130,7 @@ pub enum Program {
 
 /// Runs the program of a host again and again.
 pub async fn keep_running(
-    Cluster { seed, elects, server, checks, faults, begun, endpoints, caches }: Cluster,
+    Cluster { seed, elects, is_scaled, server, checks, faults, begun, endpoints, caches }: Cluster,
     (program, number): (Program, usize),
     host: Arc<Host>,
 ) {
@@ -148,7 +150,7 @@ pub async fn keep_running(
         let work = match program {
             Program::Operator => {
                 let (process, service) = (name.clone(), InProcess::default());
-                let mut options = options(client, name.clone(), service.clone());
+                let mut options = options(client, name.clone(), service.clone(), is_scaled);
                 options.election.take_if(|_| !elects);
                 let endpoint =
                     Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
@@ -202,11 +204,12 @@ fn worker(client: Client, identity: String, number: usize) -> host::Options {
     }
 }
 
-fn options(client: Client, identity: String, service: InProcess) -> Options {
+fn options(client: Client, identity: String, service: InProcess, is_scaled: bool) -> Options {
     let seconds = Duration::from_secs;
     let timing = Timing::new(seconds(15), seconds(10), seconds(2)).unwrap();
     // Few blocks, so that each is used again soon.
-    let range = "10.64.0.0/20".parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
+    let range = if is_scaled { "10.64.0.0/19" } else { "10.64.0.0/20" };
+    let range = range.parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
     Options {
         client: Access::by(client),
         hollow: None,

@@ -104,6 +104,7 @@ impl Schedule {
         let cluster = process::Cluster {
             seed: self.seed,
             elects: self.elects,
+            is_scaled: self.scaling.is_some(),
             server: server.clone(),
             checks: Arc::clone(&checks),
             faults: Arc::clone(&faults),
