@@ -3,7 +3,11 @@
 //! kubectl reads YAML 1.1, which has more words that are not strings than 1.2: a label `on` would be read as a boolean
 //! and refused.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Read},
+    path::Path,
+};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -11,8 +15,6 @@ use serde_json::{Value, json};
 
 /// Booleans of YAML 1.1 that are strings in 1.2.
 const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
-/// Private-use characters that mark a string for quotes; no Kubernetes object contains them.
-const QUOTES: [char; 2] = ['\u{f8fe}', '\u{f8ff}'];
 
 /// An object of our API group. Null and empty fields of `spec` are left out.
 pub(super) fn object(kind: &str, name: &str, spec: Value) -> Value {
@@ -29,31 +31,42 @@ fn pruned(value: Value) -> Value {
 /// Text of a file; `-` is standard input.
 pub(super) fn read(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
-        return io::read_to_string(io::stdin()).context("cannot read standard input");
+        let mut bytes = Vec::new();
+        io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
+        return text(bytes).context("standard input is no text");
     }
-    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    text(bytes).with_context(|| format!("{} is no text", file.display()))
+}
+
+/// Text in UTF-8, without the mark with which some editors begin a file.
+fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
+    let text = String::from_utf8(bytes).context("save the file as UTF-8")?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// A YAML document with its `---` line.
 pub(super) fn document(object: &impl Serialize) -> anyhow::Result<String> {
-    let marked = marked(serde_json::to_value(object).context("the object cannot be written")?);
-    let text = serde_norway::to_string(&marked).context("the object cannot be written as YAML")?;
-    Ok(format!("---\n{}", text.trim_end().replace(QUOTES, "\"")))
+    let object = serde_json::to_value(object).context("the object cannot be written")?;
+    let plain = object.to_string();
+    // A character for private use that the object does not contain marks its strings for quotes.
+    let mark = ('\u{e000}'..='\u{f8ff}').find(|mark| !plain.contains(*mark));
+    let mark = mark.context("the object has every character for private use: remove one of them")?;
+    let text =
+        serde_norway::to_string(&marked(object, mark)).context("the object cannot be written as YAML")?;
+    Ok(format!("---\n{}", text.trim_end().replace(mark, "\"")))
 }
 
-fn marked(value: Value) -> Value {
+fn marked(value: Value, mark: char) -> Value {
+    let quoted = |text: String| if is_misread(&text) { format!("{mark}{text}{mark}") } else { text };
     match value {
         Value::String(text) => Value::String(quoted(text)),
-        Value::Array(items) => items.into_iter().map(marked).collect(),
+        Value::Array(items) => items.into_iter().map(|item| marked(item, mark)).collect(),
         Value::Object(fields) => {
-            fields.into_iter().map(|(key, value)| (quoted(key), marked(value))).collect()
+            fields.into_iter().map(|(key, value)| (quoted(key), marked(value, mark))).collect()
         }
         other => other,
     }
-}
-
-fn quoted(text: String) -> String {
-    if is_misread(&text) { format!("{}{text}{}", QUOTES[0], QUOTES[1]) } else { text }
 }
 
 /// Returns true if 1.1 reads a boolean or a number where 1.2 reads a string: `0b1`, `1_000` and `0777` are
@@ -68,6 +81,22 @@ fn is_misread(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn characters_for_private_use_stay() {
+        for text in ["\u{f8ff}on", "\u{f8fe}on\u{f8ff}", "\u{e000}", "\u{e000}\u{e001} on"] {
+            let object = json!({"a": text, "b": "on"});
+            let back: Value = serde_norway::from_str(&document(&object).unwrap()).unwrap();
+            assert_eq!(back, object);
+        }
+    }
+
+    #[test]
+    fn files_are_utf_8() {
+        assert_eq!(text("\u{feff}a: \u{feff}".into()).unwrap(), "a: \u{feff}");
+        let utf_16 = vec![0xff, 0xfe, b'a', 0];
+        assert_eq!(text(utf_16).unwrap_err().to_string(), "save the file as UTF-8");
+    }
 
     #[test]
     fn what_1_1_would_misread_is_in_quotes() {

@@ -18,13 +18,17 @@ fn examples() -> Vec<PathBuf> {
     files.filter(|file| file.to_string_lossy().ends_with(".converted.yaml")).collect()
 }
 
-/// Returns true if a Node has all labels and taints of a set's template.
+/// Returns true if a Node has all labels, annotations and taints of a set's template.
 fn is_as_its_template_says(node: &Node, set: &NodeSet) -> bool {
     let Some(template) = &set.spec.template else { return true };
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
-    let has = |own: &Taint| taints.iter().any(|taint| (&taint.key, &taint.effect) == (&own.key, &own.effect));
+    let annotations = node.metadata.annotations.clone().unwrap_or_default();
+    let parts =
+        |taint: &Taint| (taint.key.clone(), taint.value.clone().unwrap_or_default(), taint.effect.clone());
+    let has = |own: &Taint| taints.iter().any(|taint| parts(taint) == parts(own));
     template.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+        && template.annotations.iter().all(|(key, value)| annotations.get(key) == Some(value))
         && template.taints.iter().all(has)
 }
 
@@ -33,7 +37,7 @@ async fn converted_machines_become_nodes() {
     let client = CLUSTER.client().await;
     let (classes, nodes) = (Api::<NodeClass>::all(client.clone()), Api::<Node>::all(client));
     let examples = examples();
-    assert_eq!(examples.len(), 6);
+    assert_eq!(examples.len(), 7);
     for file in &examples {
         let file = file.to_str().unwrap();
         let input = file.replace(".converted.yaml", ".yaml");

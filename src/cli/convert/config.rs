@@ -9,12 +9,12 @@ use super::{
     document::CONFIG,
     ledger::{Ledger, Path},
     machines::left_out,
-    values::{amount, duration, flag},
+    values::{self, amount, duration, flag},
 };
 use crate::hollow_nodes::has_tag;
 
 /// API version of a provider configuration.
-const API_VERSION: &str = "kubemarkproviderconfig.k8s.io/v1alpha1";
+pub(super) const API_VERSION: &str = "kubemarkproviderconfig.k8s.io/v1alpha1";
 /// Capacity that kubemark reports by default (pkg/kubemark, cadvisor's fake).
 const DEFAULT_CPU: &str = "1";
 const DEFAULT_MEMORY: &str = "3840Mi";
@@ -97,10 +97,9 @@ fn failures(ledger: &mut Ledger, config: &Path, class: &mut Value) {
 
 fn image(ledger: &mut Ledger, config: &Path, class: &mut Value) {
     let version = class["spec"]["provisioning"]["kubelet"]["version"].as_str().map(str::to_owned);
-    let tagged = |value: &Value| match value.as_str() {
+    let tagged = |value: &Value| match values::image(value)?.as_str() {
         Some(image) if version.is_none() && !has_tag(image) => Ok(json!(format!("{image}:latest"))),
-        Some(_) => Ok(value.clone()),
-        None => Err(format!("{value} is no name of an image")),
+        _ => Ok(value.clone()),
     };
     ledger.place(&config.at("image"), class, "spec.kubemark.image", tagged);
     let Some(image) = class["spec"]["kubemark"]["image"].as_str() else { return };

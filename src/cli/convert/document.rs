@@ -1,7 +1,10 @@
 //! Documents of a YAML file, as leaves with their paths. No I/O.
 //!
 //! Inputs: text with documents, and lists as kubectl writes them. Outputs: a document for each object, and one for each list
-//! without its items. Invariant: a value that JSON cannot express, or a key that is there twice, is an error.
+//! without its items; a line for each object or part of the text that cannot be read. Invariants: a value that JSON cannot
+//! express, or a key that is there twice, cannot be read; the other objects can.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
@@ -69,17 +72,12 @@ impl Kind {
 }
 
 impl Document {
-    fn new(value: &Yaml, at: usize) -> anyhow::Result<Self> {
+    fn new(value: &Yaml, subject: String) -> anyhow::Result<Self> {
         let mut leaves = Leaves::new();
         flatten(value, &Path::default(), &mut leaves)?;
-        let text = |path: &str| leaves.get(&Path::default().at(path)).and_then(Value::as_str);
-        let kind = text("kind").unwrap_or_default();
-        let subject = match (kind, text("metadata.name").or_else(|| text("metadata.generateName"))) {
-            ("", _) => format!("document {at}"),
-            (kind, Some(name)) => format!("{kind} {name}"),
-            (kind, None) => format!("{kind} in document {at}"),
-        };
-        let kind = Kind::of(kind, text("apiVersion").unwrap_or_default());
+        let text =
+            |path: &str| leaves.get(&Path::default().at(path)).and_then(Value::as_str).unwrap_or_default();
+        let kind = Kind::of(text("kind"), text("apiVersion"));
         Ok(Self { leaves, kind, subject })
     }
 
@@ -95,54 +93,125 @@ impl Document {
             Kind::List | Kind::Other(_) => return None,
             Kind::Machine | Kind::MachineSet | Kind::MachineDeployment => {}
         }
-        let machine = self.kind.machine();
-        let mut fields = CONFIG_FIELDS.into_iter().map(|field| machine.at(field));
-        fields.find(|path| self.leaves.get(&path.at("kind")).is_some_and(|kind| kind == CONFIG))
+        let is_config = |path: &Path| self.leaves.get(&path.at("kind")).is_some_and(|kind| kind == CONFIG);
+        self.config_places().map(|(_, place)| place).find(is_config)
     }
 
-    /// The owner among other documents: the MachineDeployment of a MachineSet, or the MachineSet of a Machine.
-    pub(super) fn owner<'a>(&self, documents: &'a [Self]) -> Option<&'a Self> {
-        let (kind, name) = match self.kind {
-            Kind::Machine => (Kind::MachineSet, "MachineSet"),
-            Kind::MachineSet => (Kind::MachineDeployment, "MachineDeployment"),
-            _ => return None,
-        };
-        let references = Path::default().at("metadata.ownerReferences");
-        let field = |at: usize, field: &str| self.leaves.get(&references.item(at).at(field))?.as_str();
-        // A reference always has a kind.
-        let owners = (0..).map_while(|at| Some((field(at, "kind")?, field(at, "name"))));
-        let names: Vec<_> = owners.filter(|(kind, _)| *kind == name).map(|(_, name)| name).collect();
-        documents.iter().find(|other| {
-            other.kind == kind
-                && other.text("metadata.namespace") == self.text("metadata.namespace")
-                && other.text("metadata.name").is_some_and(|name| names.contains(&Some(name)))
-        })
+    /// Places where a provider configuration can be, with their names.
+    pub(super) fn config_places(&self) -> impl Iterator<Item = (&'static str, Path)> {
+        let machine = self.kind.machine();
+        CONFIG_FIELDS.into_iter().map(move |field| (field, machine.at(field)))
     }
 }
 
-/// All documents of a text.
-pub(super) fn read(text: &str) -> anyhow::Result<Vec<Document>> {
-    let mut documents = Vec::new();
-    for (at, document) in serde_norway::Deserializer::from_str(text).enumerate() {
-        let at = at + 1;
-        let value = Yaml::deserialize(document).with_context(|| format!("document {at} is no YAML"))?;
-        if !value.is_null() {
-            open(value, at, &mut documents).with_context(|| format!("document {at} cannot be read"))?;
+/// All documents of a text, and lines that name what cannot be read.
+pub(super) fn read(text: &str) -> (Vec<Document>, Vec<String>) {
+    let (mut documents, mut unread, mut at) = (Vec::new(), Vec::new(), 0);
+    for (line, piece) in pieces(text) {
+        // The empty lines are for the line number in the error.
+        match parse(piece).or_else(|_| parse(&format!("{}{piece}", "\n".repeat(line)))) {
+            Ok(values) => {
+                for value in values {
+                    at += 1;
+                    if !value.is_null() {
+                        open(value, at, &mut documents, &mut unread);
+                    }
+                }
+            }
+            Err(error) => {
+                at += 1;
+                unread.push(format!("document {at}: not converted: correct this part of it: {error}"));
+            }
         }
     }
-    Ok(documents)
+    name_namespaces(&mut documents);
+    (documents, unread)
+}
+
+/// Splits a text at its `---` lines, which no value contains. Each piece has the number of lines before it.
+fn pieces(text: &str) -> Vec<(usize, &str)> {
+    let is_marker = |line: &str| {
+        let rest = line.strip_prefix("---");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_whitespace()))
+    };
+    let (mut pieces, mut begin, mut first, mut end) = (Vec::new(), 0, 0, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        if is_marker(line) {
+            pieces.push((first, &text[begin..end]));
+            (begin, first) = (end, number);
+        }
+        end += line.len();
+    }
+    pieces.push((first, &text[begin..]));
+    // Comments and directives before the first `---` are no document.
+    let is_empty =
+        |piece: &str| piece.lines().all(|line| line.trim().is_empty() || line.starts_with(['#', '%']));
+    if pieces.len() > 1 && is_empty(pieces[0].1) {
+        pieces.remove(0);
+    }
+    pieces
+}
+
+/// Values of a piece: several, if JSON objects follow each other.
+fn parse(piece: &str) -> serde_norway::Result<Vec<Yaml>> {
+    let json = piece.strip_prefix("---").unwrap_or(piece).trim_start();
+    if json.starts_with(['{', '['])
+        && let Ok(values) = serde_json::Deserializer::from_str(json).into_iter().collect()
+    {
+        // JSON has escapes that YAML does not have.
+        return Ok(values);
+    }
+    let values = serde_norway::Deserializer::from_str(piece).map(|document| {
+        let mut value = Yaml::deserialize(document)?;
+        let mut before = Yaml::Null;
+        // What is merged may have merge keys of its own.
+        while piece.contains("<<") && value != before {
+            before = value.clone();
+            value.apply_merge()?;
+        }
+        Ok(value)
+    });
+    values.collect()
 }
 
 /// Adds an object, or the items of a list and the rest of the list.
-fn open(mut value: Yaml, at: usize, documents: &mut Vec<Document>) -> anyhow::Result<()> {
+fn open(mut value: Yaml, at: usize, documents: &mut Vec<Document>, unread: &mut Vec<String>) {
     let is_list = value["kind"].as_str().is_some_and(|kind| Kind::of(kind, "") == Kind::List);
-    if is_list && let Some(Yaml::Sequence(items)) = value.get_mut("items").map(std::mem::take) {
-        for item in items {
-            open(item, at, documents)?;
+    if is_list && let Some(Yaml::Sequence(items)) = value.get_mut("items") {
+        for item in std::mem::take(items) {
+            open(item, at, documents, unread);
         }
     }
-    documents.push(Document::new(&value, at)?);
-    Ok(())
+    let subject = subject(&value, at);
+    match Document::new(&value, subject.clone()) {
+        Ok(document) => documents.push(document),
+        Err(error) => unread.push(format!("{subject}: not converted: {error:#}")),
+    }
+}
+
+/// Kind and name of an object for messages.
+fn subject(value: &Yaml, at: usize) -> String {
+    let metadata = &value["metadata"];
+    let mut names = ["name", "generateName"].into_iter().filter_map(|field| metadata[field].as_str());
+    match (value["kind"].as_str().unwrap_or_default(), names.find(|name| !name.is_empty())) {
+        ("", _) => format!("document {at}"),
+        (kind, Some(name)) => format!("{kind} {name}"),
+        (kind, None) => format!("{kind} in document {at}"),
+    }
+}
+
+/// Adds namespaces to the subjects of objects with the same kind and name.
+fn name_namespaces(documents: &mut [Document]) {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for document in documents.iter() {
+        *counts.entry(document.subject.clone()).or_default() += 1;
+    }
+    for document in documents {
+        let namespace = document.text("metadata.namespace").map(|name| format!(" in namespace {name}"));
+        if let Some(namespace) = namespace.filter(|_| counts.get(&document.subject) > Some(&1)) {
+            document.subject += &namespace;
+        }
+    }
 }
 
 fn flatten(value: &Yaml, path: &Path, leaves: &mut Leaves) -> anyhow::Result<()> {
@@ -180,7 +249,9 @@ mod tests {
     use super::*;
 
     fn subjects(text: &str) -> Vec<String> {
-        read(text).unwrap().into_iter().map(|document| document.subject).collect()
+        let (documents, unread) = read(text);
+        assert!(unread.is_empty(), "{unread:?}");
+        documents.into_iter().map(|document| document.subject).collect()
     }
 
     #[test]
@@ -199,28 +270,48 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_express_is_refused() {
-        let refused = |text: &str| format!("{:#}", read(text).unwrap_err());
-        for (text, wanted) in [
-            ("a: [\n", "document 1 is no YAML"),
-            ("a: 1\n---\na: 1\na: 2\n", "document 2 is no YAML: duplicate entry with key \"a\""),
-            ("a: {b: .nan}", "a.b is .nan: write a finite number"),
-            ("a: !b c", "a has the tag !b: write the value without a tag"),
+    fn what_json_cannot_express_is_named_and_stops_nothing_else() {
+        for (bad, wanted) in [
+            ("a: [", "document 2: not converted: correct this part of it: "),
+            ("a:\n\tb: c", "correct this part of it: found character that cannot start any token at line 6 "),
+            ("a: *b", "unknown anchor at line 5 column 4"),
+            ("a: 1\na: 2", "duplicate entry with key \"a\""),
+            ("{\"a\": 1, \"a\": 2}", "duplicate entry with key \"a\""),
+            ("a: 99999999999999999999", "correct this part of it: "),
+            ("a: {b: .nan}", "document 2: not converted: a.b is .nan: write a finite number"),
+            (
+                "kind: A\na: !b c",
+                "A in document 2: not converted: a has the tag !b: write the value without a tag",
+            ),
             ("{1: a, \"1\": b}", "1 is there twice"),
         ] {
-            assert!(refused(text).contains(wanted), "{text}: {}", refused(text));
+            let (documents, unread) = read(&format!("# a\n---\nkind: X\n---\n{bad}\n--- # c\nkind: Z\n"));
+            let subjects: Vec<&str> = documents.iter().map(|document| document.subject.as_str()).collect();
+            assert_eq!(subjects, ["X in document 1", "Z in document 3"], "{bad}");
+            assert!(unread.len() == 1 && unread[0].contains(wanted), "{bad}: {unread:?}");
         }
+        let (documents, unread) = read("kind: List\nitems: [{kind: A, b: .inf}, {kind: B}]\n");
+        assert_eq!((documents.len(), unread.len()), (2, 1));
     }
 
     #[test]
-    fn an_owner_is_found_by_its_name_and_namespace() {
-        let set =
-            "apiVersion: cluster.k8s.io/v1alpha1\nkind: MachineSet\nmetadata: {name: s, namespace: n}\n";
-        let machine = "apiVersion: cluster.k8s.io/v1alpha1\nkind: Machine\nmetadata: {name: m, namespace: NS, ownerReferences: [{kind: Cluster, name: s}, {kind: MachineSet, name: s}]}\n";
-        for (namespace, is_owned) in [("n", true), ("o", false)] {
-            let documents = read(&format!("{set}---\n{}", machine.replace("NS", namespace))).unwrap();
-            assert_eq!(documents[1].owner(&documents).is_some(), is_owned);
-            assert!(documents[0].owner(&documents).is_none());
-        }
+    fn json_objects_may_follow_each_other() {
+        assert_eq!(subjects("{\"kind\": \"\\ud83d\\ude00\"}\n{\"kind\": \"B\"}").len(), 2);
+        assert_eq!(subjects("{kind: A}\n---\n{\"kind\": \"B\"}"), ["A in document 1", "B in document 2"]);
+    }
+
+    #[test]
+    fn merge_keys_are_applied() {
+        let (documents, _) = read("a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b, z: 3}\n");
+        let leaves = &documents[0].leaves;
+        let of_c = ["c.x", "c.y", "c.z"].map(|path| leaves[&Path::default().at(path)].clone());
+        assert_eq!((leaves.len(), of_c), (7, [1, 2, 3].map(Value::from)));
+    }
+
+    #[test]
+    fn equal_names_have_their_namespaces() {
+        let text =
+            ["a", "b"].map(|namespace| format!("kind: X\nmetadata: {{name: n, namespace: {namespace}}}\n"));
+        assert_eq!(subjects(&text.join("---\n")), ["X n in namespace a", "X n in namespace b"]);
     }
 }

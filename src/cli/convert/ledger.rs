@@ -4,14 +4,15 @@
 //! reason or the advice for its path; notes; the paths that are left out on purpose.
 //!
 //! Invariant: all leaves are open at first. A leaf is closed only by a method that writes it into the output, compares it with
-//! a known value, or records its path. An open leaf is reported at the end, so a field without a rule cannot vanish.
+//! a known value, or records its path; and where a rule reads it, if it is null, an empty text, or an object or list of the
+//! expected type without content. An open leaf is reported at the end, so a field without a rule cannot vanish.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Leaves of a document: scalars, and objects and lists without content.
 pub(super) type Leaves = BTreeMap<Path, Value>;
@@ -54,9 +55,9 @@ impl Path {
         Self(self.0.iter().cloned().chain([step]).collect())
     }
 
-    /// The path of the object or list around.
-    fn around(&self) -> Self {
-        Self(self.0.iter().take(self.0.len().saturating_sub(1)).cloned().collect())
+    /// The first steps of the path.
+    fn up_to(&self, length: usize) -> Self {
+        Self(self.0.iter().take(length).cloned().collect())
     }
 
     /// The steps below another path, or `None` outside of it.
@@ -70,7 +71,7 @@ impl Path {
     }
 
     /// The path with another beginning.
-    fn moved(&self, from: &Self, to: &Self) -> Option<Self> {
+    pub(super) fn moved(&self, from: &Self, to: &Self) -> Option<Self> {
         self.below(from).map(|rest| Self([&to.0, rest].concat()))
     }
 }
@@ -129,28 +130,27 @@ impl Ledger {
         to: &str,
         read: impl Fn(&Value) -> Outcome,
     ) {
-        self.enter(&from.around());
+        self.enter(from);
         if self.open.get(from).is_some_and(is_unset) {
             self.open.remove(from);
         }
         if let Some(value) = self.check(from, read) {
-            let to: Vec<&str> = to.split('.').collect();
-            self.place_together(std::slice::from_ref(from), object, &to, value);
+            self.place_together(std::slice::from_ref(from), object, &Path::default().at(to), value);
         }
     }
 
-    /// Writes one value, made of several leaves, to its place. The step `-` appends to a list.
-    pub(super) fn place_together(&mut self, from: &[Path], object: &mut Value, to: &[&str], value: Value) {
+    /// Writes one value, made of several leaves, to its place.
+    pub(super) fn place_together(&mut self, from: &[Path], object: &mut Value, to: &Path, value: Value) {
         match put(object, to, value) {
             Ok(()) => from.iter().for_each(|path| drop(self.open.remove(path))),
             Err(reason) => from.iter().for_each(|path| self.refuse(path, &reason)),
         }
     }
 
-    /// Reads a leaf that stays open. A value that cannot be read is refused.
+    /// Reads a value that stays open, unless it is refused already. A value that cannot be read is refused.
     pub(super) fn check(&mut self, path: &Path, read: impl Fn(&Value) -> Outcome) -> Option<Value> {
-        let value = self.open.get(path).filter(|value| !value.is_null())?;
-        match read(value) {
+        let value = self.value(path).filter(|value| !value.is_null() && !self.is_refused(path))?;
+        match read(&value) {
             Ok(value) => Some(value),
             Err(reason) => {
                 self.refuse(path, reason);
@@ -180,6 +180,12 @@ impl Ledger {
         self.reasons.entry(path.clone()).or_insert_with(|| reason.into());
     }
 
+    /// Adds a path that the document does not have.
+    pub(super) fn add(&mut self, path: Path, reason: String) {
+        self.open.insert(path.clone(), Value::Null);
+        self.reasons.insert(path, reason);
+    }
+
     /// Returns true if a reason is recorded for this path.
     pub(super) fn is_refused(&self, path: &Path) -> bool {
         self.reasons.contains_key(path)
@@ -207,20 +213,28 @@ impl Ledger {
         self.notes.push(text.into());
     }
 
-    /// Enters an object or list that rules read, and all around it. One without content says nothing.
-    pub(super) fn enter(&mut self, path: &Path) {
-        let is_empty = |value: &Value| match value {
-            Value::Null => true,
-            Value::Array(items) => items.is_empty(),
-            Value::Object(fields) => fields.is_empty(),
-            _ => false,
-        };
-        for length in 1..=path.0.len() {
-            let around = Path(path.0[..length].to_vec());
-            if self.open.get(&around).is_some_and(is_empty) {
+    /// Enters the objects and lists around a path. One without content says nothing; one of another type is refused.
+    fn enter(&mut self, path: &Path) {
+        for (length, step) in path.0.iter().enumerate().skip(1) {
+            let around = path.up_to(length);
+            let (empty, advice) = match step {
+                Step::Key(_) => (json!({}), "it has fields: write each as name: value"),
+                Step::Item(_) => (json!([]), "it is a list: write each item after a hyphen"),
+            };
+            let Some((leaf, value)) = self.below(&around).next() else { continue };
+            let is_entered =
+                leaf.0.get(length).map(std::mem::discriminant) == Some(std::mem::discriminant(step));
+            if *leaf == around && (value.is_null() || *value == empty) {
                 self.open.remove(&around);
+            } else if !is_entered {
+                self.refuse(&around, advice);
             }
         }
+    }
+
+    /// Enters an object.
+    pub(super) fn enter_object(&mut self, path: &Path) {
+        self.enter(&path.key(""));
     }
 
     /// Open leaves below a path, or the leaf there: they follow each other.
@@ -228,24 +242,39 @@ impl Ledger {
         self.open.range(path..).take_while(move |(leaf, _)| leaf.below(path).is_some())
     }
 
-    /// Open leaves right below an object, by their keys.
+    /// Open values right below an object, by their keys.
     pub(super) fn entries(&mut self, path: &Path) -> Vec<(String, Value)> {
-        self.enter(path);
-        let entry = |(leaf, value): (&Path, &Value)| match leaf.below(path) {
-            Some([Step::Key(key)]) => Some((key.clone(), value.clone())),
+        self.enter_object(path);
+        let key = |(leaf, _): (&Path, &Value)| match leaf.below(path) {
+            Some([Step::Key(key), ..]) => Some(key.clone()),
             _ => None,
         };
-        self.below(path).filter_map(entry).collect()
+        let keys: BTreeSet<String> = self.below(path).filter_map(key).collect();
+        keys.into_iter().filter_map(|key| self.value(&path.key(&key)).map(|value| (key, value))).collect()
     }
 
     /// Number of items of a list, up to the last one with an open leaf.
     pub(super) fn items(&mut self, path: &Path) -> usize {
-        self.enter(path);
+        self.enter(&path.item(0));
         let item = |(leaf, _): (&Path, &Value)| match leaf.below(path) {
             Some([Step::Item(at), ..]) => Some(at + 1),
             _ => None,
         };
         self.below(path).filter_map(item).max().unwrap_or(0)
+    }
+
+    /// Open value at a path: a leaf, or an object or list of open leaves.
+    pub(super) fn value(&self, path: &Path) -> Option<Value> {
+        let mut value = self.below(path).next().map(|_| Value::Null)?;
+        for (leaf, own) in self.below(path) {
+            put(&mut value, &leaf.relative(path)?, own.clone()).ok()?;
+        }
+        Some(value)
+    }
+
+    /// All open leaves.
+    pub(super) const fn open(&self) -> &Leaves {
+        &self.open
     }
 
     /// Value of an open leaf.
@@ -272,24 +301,23 @@ fn is_unset(value: &Value) -> bool {
 }
 
 /// Writes a value to a place that is free or has the same value.
-fn put(object: &mut Value, to: &[&str], value: Value) -> Result<(), String> {
+fn put(object: &mut Value, to: &Path, value: Value) -> Result<(), String> {
     let mut slot = object;
-    for step in to {
-        slot = match (*step, slot) {
-            ("-", Value::Array(items)) => {
-                items.push(Value::Null);
-                let last = items.len() - 1;
-                &mut items[last]
+    for (length, step) in to.0.iter().enumerate() {
+        if slot.is_null() {
+            *slot = if matches!(step, Step::Key(_)) { json!({}) } else { json!([]) };
+        }
+        slot = match (step, slot) {
+            (Step::Key(key), Value::Object(fields)) => fields.entry(key.clone()).or_insert(Value::Null),
+            (Step::Item(at), Value::Array(items)) => {
+                items.resize(items.len().max(at + 1), Value::Null);
+                &mut items[*at]
             }
-            ("-", slot) => {
-                *slot = Value::Array(vec![Value::Null]);
-                &mut slot[0]
-            }
-            (key, slot) => &mut slot[key],
+            (_, slot) => return Err(format!("{} is {slot} already", to.up_to(length))),
         };
     }
     if !slot.is_null() && *slot != value {
-        return Err(format!("{} is {slot} already", to.join(".")));
+        return Err(format!("{to} is {slot} already"));
     }
     *slot = value;
     Ok(())
@@ -297,8 +325,6 @@ fn put(object: &mut Value, to: &[&str], value: Value) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn path(keys: &str) -> Path {
@@ -337,6 +363,22 @@ mod tests {
             ledger.place(&path(from), &mut object, "spec.name", text);
         }
         assert_eq!(ledger.close().lost, [(path("b"), Some("spec.name is \"x\" already".to_owned()))].into());
+    }
+
+    #[test]
+    fn a_key_of_a_user_is_no_step() {
+        let mut ledger = Ledger::new([(path("a"), json!("x"))].into());
+        let mut object = json!({"labels": {"!a": "y"}, "taints": ["z"]});
+        for (place, value) in [(path("labels").key("-"), "x"), (path("labels").key("0"), "x")] {
+            ledger.place_together(&[], &mut object, &place, json!(value));
+        }
+        ledger.place_together(&[], &mut object, &path("taints").item(1), json!("x"));
+        assert_eq!(object, json!({"labels": {"!a": "y", "-": "x", "0": "x"}, "taints": ["z", "x"]}));
+        ledger.place(&path("a"), &mut object, "taints.a", text);
+        assert_eq!(
+            ledger.close().lost,
+            [(path("a"), Some("taints is [\"z\",\"x\"] already".to_owned()))].into()
+        );
     }
 
     #[test]

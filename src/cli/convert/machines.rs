@@ -8,8 +8,8 @@ use super::{
     document::{Document, Kind},
     ledger::{Ledger, Outcome, Path},
     values::{
-        count, flag, kubelet_version, number_or_percentage, refused_label, refused_on_nodes, refused_taint,
-        scale_down_order, seconds, strategy_type, text, written_count,
+        Refused, count, flag, kubelet_version, number_or_percentage, refused_on_nodes, refused_taint,
+        refused_text, scale_down_order, seconds, strategy_type, written_count,
     },
 };
 
@@ -43,15 +43,14 @@ pub(super) const MACHINE_DEPLOYMENT_RULES: [Rule; 6] = [
 const LEFT_OUT: [&str; 7] =
     ["creationTimestamp", "generation", "managedFields", "namespace", "resourceVersion", "selfLink", "uid"];
 /// Annotations that kubectl and controllers write about an object.
-const LEFT_OUT_ANNOTATIONS: [&str; 5] = [
+const LEFT_OUT_ANNOTATIONS: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "machine.openshift.io/instance-state",
     "machinedeployment.clusters.k8s.io/desired-replicas",
     "machinedeployment.clusters.k8s.io/max-replicas",
     "machinedeployment.clusters.k8s.io/revision",
+    "machinedeployment.clusters.k8s.io/revision-history",
 ];
-/// Label that the controller of MachineDeployments adds to its MachineSets and their Machines.
-const TEMPLATE_HASH: &str = "machine-template-hash";
 /// API groups of Machines. Their controllers add finalizers and read annotations.
 const GROUPS: [&str; 2] = ["cluster.k8s.io", "machine.openshift.io"];
 /// Names, behind any prefix, of the annotations that make a set a node group of cluster-autoscaler.
@@ -70,6 +69,9 @@ pub(super) fn convert(document: &Document, ledger: &mut Ledger, set: &mut Value,
         Kind::MachineDeployment => [&SET_RULES[..], &MACHINE_DEPLOYMENT_RULES].concat(),
         _ => Vec::new(),
     };
+    if document.kind == Kind::MachineDeployment {
+        refuse_pairs(ledger);
+    }
     for (from, to, read) in rules {
         ledger.place(&root.at(from), set, to, read);
     }
@@ -78,7 +80,7 @@ pub(super) fn convert(document: &Document, ledger: &mut Ledger, set: &mut Value,
         ledger.leave_out(&machine.at("providerID"));
     } else {
         autoscaling(ledger, set);
-        of_set(ledger, set);
+        texts(ledger, set, &root.at("metadata"), &root.at("metadata"), refused_text);
     }
     if document.kind == Kind::MachineSet {
         // A MachineSet never replaces a Machine because of its template.
@@ -86,7 +88,7 @@ pub(super) fn convert(document: &Document, ledger: &mut Ledger, set: &mut Value,
     }
     // A Node had the labels of `spec.metadata`, so those take precedence over labels of its Machine.
     for metadata in [machine.at("metadata"), document.kind.machine_metadata()] {
-        of_nodes(ledger, set, &metadata);
+        texts(ledger, set, &metadata, &root.at("spec.template"), refused_on_nodes);
     }
     taints(ledger, set, &machine.at("taints"));
     if !is_machine {
@@ -100,44 +102,13 @@ pub(super) fn convert(document: &Document, ledger: &mut Ledger, set: &mut Value,
     );
 }
 
-/// Compares a document with its owner, whose NodeSet stands for both. Differences stay open.
-pub(super) fn compare(document: &Document, owner: &Document, ledger: &mut Ledger) {
-    let root = Path::default();
-    object(document, ledger);
-    if let Some(name) = document.leaves.get(&root.at("metadata.name")) {
-        // The note about objects with an owner has the name.
-        ledger.same(&root.at("metadata.name"), name);
-    }
-    ledger.leave_out(&root.at("metadata.generateName"));
-    ledger.leave_out(&root.at("metadata.ownerReferences"));
-    ledger.leave_out(&document.kind.machine().at("providerID"));
-    for labels in [
-        "metadata.labels",
-        "spec.selector.matchLabels",
-        "spec.template.metadata.labels",
-        "spec.template.spec.metadata.labels",
-    ] {
-        ledger.leave_out(&root.at(labels).key(TEMPLATE_HASH));
-    }
-    let metadata = owner.kind.machine_metadata();
-    for field in ["labels", "annotations"] {
-        ledger.same_below(&root.at("metadata").at(field), &owner.leaves, &metadata.at(field));
-    }
-    let (own, owners) = match document.kind {
-        Kind::Machine => (document.kind.machine(), owner.kind.machine()),
-        _ => (root.at("spec"), root.at("spec")),
-    };
-    ledger.same_below(&own, &owner.leaves, &owners);
-    for path in document.leaves.keys() {
-        ledger.refuse(path, format!("{} has another value or none", owner.subject));
-    }
-}
-
 /// Closes what a list has besides its items.
 pub(super) fn of_list(document: &Document, ledger: &mut Ledger) {
     recognized(document, ledger);
     left_out(ledger, &Path::default().at("metadata"));
-    ledger.enter(&Path::default().at("items"));
+    let items = Path::default().at("items");
+    ledger.refuse(&items, "it is no list: write one object per item");
+    ledger.items(&items);
 }
 
 /// Closes kind and API version, by which the document was recognized.
@@ -150,7 +121,7 @@ fn recognized(document: &Document, ledger: &mut Ledger) {
 }
 
 /// Closes what every object has: its kind, and what servers and controllers write.
-fn object(document: &Document, ledger: &mut Ledger) {
+pub(super) fn object(document: &Document, ledger: &mut Ledger) {
     let root = Path::default();
     recognized(document, ledger);
     ledger.leave_out(&root.at("status"));
@@ -158,12 +129,12 @@ fn object(document: &Document, ledger: &mut Ledger) {
     for metadata in [root.at("metadata"), template, machine.at("metadata")] {
         left_out(ledger, &metadata);
     }
-    ledger.enter(&machine.at("lifecycleHooks"));
+    ledger.enter_object(&machine.at("lifecycleHooks"));
 }
 
 /// Leaves out what servers and controllers write into metadata.
 pub(super) fn left_out(ledger: &mut Ledger, metadata: &Path) {
-    ledger.enter(metadata);
+    ledger.enter_object(metadata);
     for field in LEFT_OUT {
         ledger.leave_out(&metadata.at(field));
     }
@@ -171,8 +142,8 @@ pub(super) fn left_out(ledger: &mut Ledger, metadata: &Path) {
     for key in LEFT_OUT_ANNOTATIONS {
         ledger.leave_out(&annotations.key(key));
     }
-    ledger.enter(&annotations);
-    ledger.enter(&metadata.at("labels"));
+    ledger.enter_object(&annotations);
+    ledger.enter_object(&metadata.at("labels"));
     let finalizers = metadata.at("finalizers");
     for finalizer in (0..ledger.items(&finalizers)).map(|at| finalizers.item(at)) {
         let is_of_controller = |text: &str| GROUPS.iter().any(|group| text.contains(group));
@@ -182,7 +153,10 @@ pub(super) fn left_out(ledger: &mut Ledger, metadata: &Path) {
     }
     let owners = metadata.at("ownerReferences");
     for owner in (0..ledger.items(&owners)).map(|at| owners.item(at)) {
-        ledger.refuse(&owner, "convert the owner as well, in the same file");
+        ledger.refuse(
+            &owner,
+            "this owner is not converted: put the owner and its configuration into the same file",
+        );
     }
 }
 
@@ -195,43 +169,25 @@ pub(super) fn of_name(ledger: &mut Ledger, object: &Value) {
     if text(ledger, &generated).is_some_and(|prefix| own.starts_with(prefix.trim_end_matches('-'))) {
         ledger.leave_out(&generated);
     }
-    if !ledger.same(&name, &json!(own))
-        && let Some(in_file) = text(ledger, &name)
-    {
-        ledger.without_effect(&name, &format!("{in_file} is {own} here"));
-    }
-}
-
-/// Labels and annotations of the set itself.
-fn of_set(ledger: &mut Ledger, set: &mut Value) {
-    let metadata = Path::default().at("metadata");
-    for field in ["labels", "annotations"] {
-        for (key, value) in ledger.entries(&metadata.at(field)) {
-            let from = metadata.at(field).key(&key);
-            if field == "annotations" && is_for_machines(&key) {
-                continue;
-            }
-            match text(&value) {
-                Ok(value) => ledger.place_together(&[from], set, &["metadata", field, &key], value),
-                Err(reason) => ledger.refuse(&from, reason),
-            }
+    ledger.same(&name, &json!(own));
+    for path in [name, generated] {
+        if let Some(in_file) = text(ledger, &path) {
+            ledger.without_effect(&path, &format!("{in_file} is {own} here"));
         }
     }
 }
 
-/// Labels and annotations of all Nodes.
-fn of_nodes(ledger: &mut Ledger, set: &mut Value, metadata: &Path) {
+/// Labels and annotations at one place of the document, for one place in the NodeSet.
+fn texts(ledger: &mut Ledger, set: &mut Value, from: &Path, to: &Path, refused: Refused) {
     for field in ["labels", "annotations"] {
-        for (key, value) in ledger.entries(&metadata.at(field)) {
-            let from = metadata.at(field).key(&key);
-            let refused = match field {
-                "labels" => refused_label(&key, &value),
-                _ if is_for_machines(&key) => continue,
-                _ => refused_on_nodes(&key, &value),
-            };
-            match refused {
-                Some(reason) => ledger.refuse(&from, reason),
-                None => ledger.place_together(&[from], set, &["spec", "template", field, &key], value),
+        for (key, value) in ledger.entries(&from.at(field)) {
+            let path = from.at(field).key(&key);
+            if field == "annotations" && is_for_machines(&key) {
+                continue;
+            }
+            match refused(field, &key, &value) {
+                Some(reason) => ledger.refuse(&path, reason),
+                None => ledger.place_together(&[path], set, &to.at(field).key(&key), value),
             }
         }
     }
@@ -239,8 +195,8 @@ fn of_nodes(ledger: &mut Ledger, set: &mut Value, metadata: &Path) {
 
 /// Returns true for annotations whose readers know no NodeSet and no Node.
 fn is_for_machines(key: &str) -> bool {
-    let (prefix, name) = key.split_once('/').unwrap_or_default();
-    GROUPS.contains(&prefix) || name == MIN_SIZE || name == MAX_SIZE
+    let is_bound = key.rsplit('/').next().is_some_and(|name| name == MIN_SIZE || name == MAX_SIZE);
+    is_bound || key.split_once('/').is_some_and(|(prefix, _)| GROUPS.contains(&prefix))
 }
 
 /// Bounds for cluster-autoscaler, which needs both.
@@ -263,7 +219,12 @@ fn autoscaling(ledger: &mut Ledger, set: &mut Value) {
         (Some(_), Some(_)) => {
             for (bounds, field) in [(min, "minReplicas"), (max, "maxReplicas")] {
                 for (path, bound) in bounds {
-                    ledger.place_together(&[path], set, &["spec", "autoscaling", field], bound);
+                    ledger.place_together(
+                        &[path],
+                        set,
+                        &Path::default().at("spec.autoscaling").at(field),
+                        bound,
+                    );
                 }
             }
             return;
@@ -273,26 +234,48 @@ fn autoscaling(ledger: &mut Ledger, set: &mut Value) {
     min.iter().chain(&max).for_each(|(path, _)| ledger.refuse(path, &reason));
 }
 
+/// Refuses fields that the schema takes by themselves, and not beside each other.
+fn refuse_pairs(ledger: &mut Ledger) {
+    let spec = Path::default().at("spec");
+    let least = ledger.check(&spec.at("minReadySeconds"), |value| count(value, 0..=DAY));
+    let deadline = spec.at("progressDeadlineSeconds");
+    let limit = ledger.check(&deadline, |value| count(value, 1..=WEEK));
+    if least.zip(limit).is_some_and(|(least, limit)| limit.as_u64() <= least.as_u64()) {
+        ledger.refuse(
+            &deadline,
+            "a Node makes no progress before minReadySeconds are over: write more seconds than those",
+        );
+    }
+    let [surge, unavailable] =
+        ["maxSurge", "maxUnavailable"].map(|field| spec.at("strategy.rollingUpdate").at(field));
+    let is_zero = |value: Value| [json!(0), json!("0%"), json!("00%")].contains(&value);
+    let no_surge = ledger.check(&surge, number_or_percentage).is_some_and(is_zero);
+    let none_missing = ledger.check(&unavailable, number_or_percentage).is_none_or(is_zero);
+    if no_surge && none_missing {
+        ledger.refuse(&surge, "nothing could be replaced: write maxSurge: 1 or maxUnavailable: 1");
+    }
+}
+
 fn taints(ledger: &mut Ledger, set: &mut Value, taints: &Path) {
+    let to = Path::default().at("spec.template.taints");
     for at in 0..ledger.items(taints) {
         let taint = taints.item(at);
-        let [key, value, effect] = ["key", "value", "effect"].map(|field| taint.at(field));
-        let refused = refused_taint(ledger.get(&key), ledger.get(&value), ledger.get(&effect));
-        let same = |other: &Value| {
-            Some(&other["key"]) == ledger.get(&key) && Some(&other["effect"]) == ledger.get(&effect)
-        };
-        let is_repeated =
-            set["spec"]["template"]["taints"].as_array().is_some_and(|all| all.iter().any(same));
+        let paths = ["key", "value", "effect"].map(|field| taint.at(field));
+        let [key, value, effect] = paths.each_ref().map(|path| ledger.value(path));
+        let all = set["spec"]["template"]["taints"].as_array();
+        let same = |other: &Value| other.get("key") == key.as_ref() && other.get("effect") == effect.as_ref();
+        let is_repeated = all.is_some_and(|all| all.iter().any(same));
         let repeated = || is_repeated.then(|| "another taint has the same key and effect".to_owned());
-        if let Some(reason) = refused.or_else(repeated) {
+        let refused = refused_taint(key.as_ref(), value.as_ref(), effect.as_ref()).or_else(repeated);
+        if let Some(reason) = refused {
             ledger.refuse(&taint, reason);
             continue;
         }
-        let fields = [("key", &key), ("value", &value), ("effect", &effect)];
-        let fields =
-            fields.map(|(field, path)| (field.to_owned(), ledger.get(path).cloned().unwrap_or_default()));
-        let object = fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
-        ledger.place_together(&[key, value, effect], set, &["spec", "template", "taints", "-"], object);
+        let end = to.item(all.map_or(0, Vec::len));
+        let fields = [("key", key), ("value", value), ("effect", effect)].into_iter();
+        let fields = fields.filter_map(|(field, value)| Some((field.to_owned(), value?)));
+        let object = fields.filter(|(_, value)| !value.is_null()).collect();
+        ledger.place_together(&paths, set, &end, object);
     }
 }
 

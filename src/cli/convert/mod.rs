@@ -3,7 +3,8 @@
 //! Input: Machines, MachineSets and MachineDeployments with a provider configuration, and provider configurations by themselves.
 //! Output: a NodeClass for each configuration, and a NodeSet for each object around one.
 //!
-//! Invariant: each value of the input is in the output, or a line names it. [`ledger`] keeps the accounts; [`machines`] and
+//! Invariant: each value of the input is in the output, or a line names it; a field that is there without a value is as good as
+//! absent. What cannot be read or converted stops nothing else. [`ledger`] keeps the accounts; [`machines`], [`owners`] and
 //! [`config`] have the rules.
 
 mod config;
@@ -11,6 +12,8 @@ mod document;
 mod fields;
 mod ledger;
 mod machines;
+mod owners;
+mod syntax;
 mod values;
 
 use std::{
@@ -19,12 +22,12 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
 use self::{
-    document::{Document, Kind},
+    document::{CONFIG, Document, Kind},
     ledger::{Ledger, Path},
 };
 use super::{import::Names, manifest};
@@ -47,14 +50,14 @@ impl Convert {
     /// Prints the objects. Returns exit code 1 if a part of the file is not converted.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Self { file, name, allow_loss } = self;
-        let converted = convert(&manifest::read(&file)?, &file, name.as_deref())?;
+        let converted = convert(&manifest::read(&file)?, &file, name.as_deref());
         for object in &converted.objects {
             super::print_line(manifest::document(object)?);
         }
         converted.lines().for_each(|line| eprintln!("{line}"));
         if converted.objects.is_empty() {
             bail!(
-                "{} holds no KubemarkMachineProviderConfig: its kind must be that, in a document of its own or in providerSpec.value of a Machine, MachineSet or MachineDeployment",
+                "{} holds no KubemarkMachineProviderConfig that can be converted: its kind must be that, in a document of its own or in providerSpec.value of a Machine, MachineSet or MachineDeployment",
                 file.display()
             );
         }
@@ -97,6 +100,9 @@ impl Converted {
             machines::of_name(&mut ledger, &class);
         } else {
             machines::convert(document, &mut ledger, &mut set, &mut class);
+            for (field, place) in document.config_places().filter(|(_, place)| place != config) {
+                ledger.refuse(&place, format!("the configuration is read from {config}: remove {field}"));
+            }
         }
         config::convert(&mut ledger, config, &mut class);
         self.close(&document.subject, ledger, Some(config));
@@ -106,9 +112,7 @@ impl Converted {
 
     /// Adds the differences between a document and its owner.
     fn compare(&mut self, document: &Document, owner: &Document) {
-        let mut ledger = Ledger::new(document.leaves.clone());
-        machines::compare(document, owner, &mut ledger);
-        self.close(&document.subject, ledger, None);
+        self.close(&document.subject, owners::compare(document, owner), None);
         self.notes
             .push(format!("{}: note: the NodeSet of {} stands for it", document.subject, owner.subject));
     }
@@ -123,7 +127,7 @@ impl Converted {
             }
             Kind::Other(Some(reason)) => reason.clone(),
             Kind::Other(None) => fields::of_object(document.text("kind").unwrap_or_default()),
-            _ => "its providerSpec.value is no KubemarkMachineProviderConfig".to_owned(),
+            _ => without_config(document),
         };
         self.lost.push(format!("{}: not converted: {reason}", document.subject));
     }
@@ -143,17 +147,38 @@ impl Converted {
     }
 }
 
+/// Says why a document with a machine has no provider configuration.
+fn without_config(document: &Document) -> String {
+    let write = format!("write kind: {CONFIG} into providerSpec.value");
+    let ledger = Ledger::new(document.leaves.clone());
+    let value = document.config_places().find_map(|(field, place)| Some((field, ledger.value(&place)?)));
+    match value {
+        None => format!("it has no providerSpec.value: {write}"),
+        Some((field, Value::Object(fields))) => match fields.get("kind") {
+            Some(kind) => format!("its {field} is of the kind {kind}, and kube-node convert reads {CONFIG}"),
+            None => format!("its {field} has no kind: {write}"),
+        },
+        Some((field, value)) => format!("its {field} is {value} and has no fields: {write}"),
+    }
+}
+
 /// Converts all documents of a text; `file` names those without a name, and `wanted` all of them.
-fn convert(text: &str, file: &FilePath, wanted: Option<&str>) -> anyhow::Result<Converted> {
-    let documents =
-        document::read(text).with_context(|| format!("{} cannot be converted", file.display()))?;
-    let (mut converted, mut names) = (Converted::default(), Names::default());
+fn convert(text: &str, file: &FilePath, wanted: Option<&str>) -> Converted {
+    let (documents, unread) = document::read(text);
+    let (mut converted, mut names) = (Converted { lost: unread, ..Converted::default() }, Names::default());
+    let mut seen = BTreeSet::new();
     let stem = file.file_stem().and_then(|stem| stem.to_str());
     for document in &documents {
-        if let Some(owner) = document.owner(&documents) {
+        let identity = ["apiVersion", "kind", "metadata.namespace"].map(|path| document.text(path));
+        let own = document.text("metadata.name");
+        if own.is_some() && !seen.insert((identity, own)) {
+            converted
+                .lost
+                .push(format!("{}: not converted: it is in the file twice: remove one", document.subject));
+        } else if let Some(owner) = owners::owner(document, &documents) {
             converted.compare(document, owner);
         } else if let Some(config) = document.config() {
-            let own = document.text("metadata.name").or_else(|| document.text("metadata.generateName"));
+            let own = own.or_else(|| document.text("metadata.generateName"));
             let usable = |name: &&str| name.contains(|c: char| c.is_ascii_alphanumeric());
             let name = [wanted, own, stem].into_iter().flatten().find(usable).unwrap_or("kubemark");
             converted.convert(document, &config, &names.free(name));
@@ -161,7 +186,7 @@ fn convert(text: &str, file: &FilePath, wanted: Option<&str>) -> anyhow::Result<
             converted.refuse(document);
         }
     }
-    Ok(converted)
+    converted
 }
 
 #[cfg(test)]
