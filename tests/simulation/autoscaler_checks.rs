@@ -50,6 +50,8 @@ pub struct Call {
 pub struct ScalingChecks {
     /// Time for which the operator may act on an old state of the server.
     pub delay: Duration,
+    /// True if watches freeze.
+    pub freezes: bool,
     /// True if nothing delays watches and requests.
     pub is_prompt: bool,
     needed: i32,

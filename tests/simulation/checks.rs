@@ -364,6 +364,11 @@ impl Checks {
         }
     }
 
+    /// Says so if no operator leads.
+    pub fn absent_leader(&self) -> Option<String> {
+        self.state.lock().invariants.is_without_leader(CLAIM).then(|| "no operator leads".to_owned())
+    }
+
     /// A worker that has not renewed its Lease lately.
     pub fn absent_worker(&self) -> Option<String> {
         self.state.lock().invariants.absent_worker(CLAIM).map(|lease| format!("{lease} is not renewed"))
@@ -381,7 +386,9 @@ impl Checks {
                 let mut state = self.state.lock();
                 state.history.record(&change);
                 if change.after["kind"] == "Node" {
-                    state.invariants.drained = self.scaling().drained(server);
+                    let scaling = self.scaling();
+                    state.invariants.drained = scaling.drained(server);
+                    state.invariants.freezes = scaling.freezes;
                 }
                 state.invariants.check(server, &change, sent)
             };

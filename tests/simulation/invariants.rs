@@ -56,7 +56,8 @@ pub struct Invariants {
     pub workers_changed: Option<Instant>,
     /// Sizes that each set had lately: until when they count, replicas with surge, and the least available.
     sizes: BTreeMap<String, Vec<(Option<Instant>, i64, i64)>>,
-    /// Until when a Node that has become available counts as one that is not, where a set waits for it to last.
+    /// Until when a Node that has become available counts as one that is not, where a set waits for it to last, or where a
+    /// watch may not show it yet.
     young: BTreeMap<String, Instant>,
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
     excused: BTreeMap<String, Instant>,
@@ -76,6 +77,8 @@ pub struct Invariants {
     ready: BTreeMap<String, Instant>,
     /// Number of Nodes whose replicas leave with them, of the set that cluster-autoscaler scales.
     pub drained: i64,
+    /// True if watches freeze.
+    pub freezes: bool,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
     /// Revision to which each set's rollout has halted, and when.
@@ -247,6 +250,12 @@ impl Invariants {
         None
     }
 
+    /// Returns true if no operator has renewed the Lease of the leader for this time.
+    pub fn is_without_leader(&self, time: Duration) -> bool {
+        let is_led = |leader: &Leader| !leader.holder.is_empty() && leader.renewed.elapsed() <= time;
+        !self.leader.as_ref().is_some_and(is_led)
+    }
+
     /// The Lease of a worker that has not been renewed for this time.
     pub fn absent_worker(&self, time: Duration) -> Option<&str> {
         let mut late = self.workers.iter().filter(|(_, (_, renewed))| renewed.elapsed() > time);
@@ -372,7 +381,8 @@ impl Invariants {
             self.excused.insert(node.clone(), now + MEMORY);
         }
         let waits = |one: &Arc<Value>| name(one) == set && one["spec"]["minReadyTime"] == "7s";
-        if !counts(before) && counts(after) && server.objects("kube-node.io", "nodesets").iter().any(waits) {
+        let waits = || server.objects("kube-node.io", "nodesets").iter().any(waits);
+        if !counts(before) && counts(after) && (self.freezes || waits()) {
             self.young.insert(node.clone(), now + YOUNG);
         }
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);

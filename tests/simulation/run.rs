@@ -44,8 +44,9 @@ pub const SICK: &str = "test/Sick";
 /// Time within which everything has to settle afterwards: longer than any back-off that has begun, and shorter than the
 /// time between two statuses of a Node, which would wake what sleeps. Of 1,000 schedules one took two minutes.
 const SETTLES: Duration = Duration::from_mins(3);
-/// Time beyond it in which cluster-autoscaler asks, after a rollout, for Nodes in whose place a surge was.
-const SCALES: Duration = Duration::from_secs(30);
+/// Time beyond it in which cluster-autoscaler asks, after a rollout, for Nodes in whose place a surge was. It may also have
+/// taken new Nodes of that rollout for too many, one after the other.
+const SCALES: Duration = Duration::from_secs(90);
 /// Longest time for which the operator acts on an old state: without faults, with those that pass with one more request,
 /// and with watches that freeze.
 const DELAYS: [Duration; 3] = [Duration::from_secs(10), Duration::from_mins(1), Duration::from_secs(150)];
@@ -154,6 +155,7 @@ impl Schedule {
             (false, false) => DELAYS[1],
             (false, true) => DELAYS[0],
         };
+        checks.freezes = freezes;
         checks.is_prompt = !freezes && self.faults.is_empty() && !is_cut_off;
     }
 
@@ -214,7 +216,9 @@ impl Schedule {
                 }
             }
             let refused = faults.refused();
-            let unmet = wanted.unmet(server, refused.as_deref()).or_else(|| checks.absent_worker());
+            let absent = || if self.elects { checks.absent_leader() } else { None };
+            let unmet = wanted.unmet(server, refused.as_deref()).or_else(absent);
+            let unmet = unmet.or_else(|| checks.absent_worker());
             match (unmet, settled) {
                 (None, _) if refused.is_some() => {
                     checks.note("the policy that refused writes to a Node is deleted");
