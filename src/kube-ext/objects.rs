@@ -1,13 +1,14 @@
 //! Calls on objects of one kind on behalf of a command. Errors name the kind and the object.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use kube::{
     Api, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use crate::call::{ApiError, call};
 
@@ -23,7 +24,21 @@ pub async fn read<K: Typed>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiEr
 
 /// Lists objects; `what` names them in an error, as in «cannot list Nodes».
 pub async fn list<K: Typed>(api: &Api<K>, what: &str, params: &ListParams) -> Result<Vec<K>, ApiError> {
-    Ok(call(format!("list {what}"), api.list(params)).await?.items)
+    Ok(page(api, what, params).await?.items)
+}
+
+/// Attempts at a list that the API server puts off, one each second (client-go makes as many).
+const ATTEMPTS: u32 = 10;
+
+/// Lists one page. For some seconds after a CRD has changed, the API server asks to come again later (429).
+async fn page<K: Typed>(api: &Api<K>, what: &str, params: &ListParams) -> Result<ObjectList<K>, ApiError> {
+    for _ in 1..ATTEMPTS {
+        match call(format!("list {what}"), api.list(params)).await {
+            Err(error) if error.is(429) => sleep(Duration::from_secs(1)).await,
+            other => return other,
+        }
+    }
+    call(format!("list {what}"), api.list(params)).await
 }
 
 /// Objects per page of [`list_pages`].
@@ -38,7 +53,7 @@ pub async fn list_pages<K: Typed>(
 ) -> Result<(), ApiError> {
     let (mut params, mut visit) = (params.limit(PAGE), visit);
     loop {
-        let page = call(format!("list {what}"), api.list(&params)).await?;
+        let page = page(api, what, &params).await?;
         page.items.into_iter().for_each(&mut visit);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
