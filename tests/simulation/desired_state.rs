@@ -60,7 +60,10 @@ impl DesiredState {
         let has_budget = |set: &Value| {
             let Some(stuck) = stuck.first().filter(|node| set_of(node) == name(set)) else { return true };
             let unavailable = set["spec"]["replicas"].as_i64().unwrap_or_default() - size(set).1;
-            unavailable > i64::from(!is_available(stuck) || is_drained(stuck))
+            // A victim goes whenever it can, so nothing counts on it.
+            let victims = set["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
+            let is_victim = victims.split(',').any(|uid| stuck["metadata"]["uid"] == uid);
+            unavailable > i64::from(!is_available(stuck) || is_drained(stuck) || is_victim)
         };
         let has_room = |set: &Value| i64::try_from(count(&name(set))).unwrap() < size(set).0;
         let sets = server.objects("kube-node.io", "nodesets");
