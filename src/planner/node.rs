@@ -48,6 +48,14 @@ pub struct Node {
     pub lease_renewed: Option<Timestamp>,
 }
 
+impl Node {
+    /// Returns true if a pod may still be bound to the Node: a kubelet has reported, and nothing keeps pods off.
+    pub fn takes_pods(&self) -> bool {
+        let is_marked = taints::out_of_service_since(&self.taints).is_some();
+        self.kubelet != Kubelet::Silent && !self.cordoned && !is_marked
+    }
+}
+
 /// State reported by a Node's kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kubelet {
@@ -86,14 +94,6 @@ pub enum Pods {
         /// Attached volumes that belong to no pod that stays; observed once no pod is left.
         attached: Attached,
     },
-}
-
-impl Node {
-    /// Returns true if a pod may still be bound to the Node: a kubelet has reported, and nothing keeps pods off.
-    pub fn takes_pods(&self) -> bool {
-        let is_marked = taints::out_of_service_since(&self.taints).is_some();
-        self.kubelet != Kubelet::Silent && !self.cordoned && !is_marked
-    }
 }
 
 /// Knowledge about the volumes attached to a machine.

@@ -92,7 +92,11 @@ fn values_that_do_not_fit() {
         (&["hollow.endpoints.ports=11000-99999"], "hollow.endpoints.ports is 11000-99999"),
         (
             &["hollow.endpoints.ports=8000-9000"],
-            "which is in hollow.endpoints.ports (8000-9000): choose a port outside",
+            "operator.adminPort is 8080, which is in hollow.endpoints.ports (8000-9000): choose a port outside",
+        ),
+        (
+            &["autoscaler.enabled=true", "autoscaler.port=12000"],
+            "autoscaler.port is 12000, which is in hollow.endpoints.ports (11000-29999)",
         ),
         (&["autoscaler.options=true"], "autoscaler has settings and autoscaler.enabled is false"),
         (
@@ -176,5 +180,14 @@ fn namespaces_of_others() {
         args.extend(set.into_iter().flatten());
         let output = offline(&args);
         assert!(!output.status.success() && said(&output).contains(sentence), "{}", said(&output));
+    }
+}
+
+#[test]
+fn ports_that_nobody_listens_on_are_free() {
+    for set in
+        [&["autoscaler.port=12000"][..], &["hollow.endpoints.enabled=false", "operator.adminPort=12000"]]
+    {
+        render_chart(CHART, set).unwrap_or_else(|why| panic!("{set:?}: {why}"));
     }
 }

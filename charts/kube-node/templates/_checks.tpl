@@ -165,8 +165,12 @@ release {{ . }} in namespace {{ get $annotations "meta.helm.sh/release-namespace
 {{- if or (gt $first $last) (gt $last 65535) -}}
 {{- fail (printf "hollow.endpoints.ports is %s: write a lower and a higher port, of 65535 at most" .ports) -}}
 {{- end -}}
-{{- range $name, $port := dict "operator.adminPort" $.Values.operator.adminPort "autoscaler.port" $.Values.autoscaler.port -}}
-{{- if and (le $first (int $port)) (le (int $port) $last) -}}
+{{- $listeners := dict "operator.adminPort" $.Values.operator.adminPort -}}
+{{- if $.Values.autoscaler.enabled -}}
+{{- $_ := set $listeners "autoscaler.port" $.Values.autoscaler.port -}}
+{{- end -}}
+{{- range $name, $port := $listeners -}}
+{{- if and $.Values.hollow.endpoints.enabled (le $first (int $port)) (le (int $port) $last) -}}
 {{- fail (printf "%s is %d, which is in hollow.endpoints.ports (%d-%d): choose a port outside" $name (int $port) $first $last) -}}
 {{- end -}}
 {{- end -}}

@@ -125,7 +125,8 @@ spec:
         {{- toYaml .args | nindent 8 }}
 {{- end }}
 
-{{/* A Secret as a volume, read by whatever user the container has: 292 is 0444, which YAML 1.2 would read as text. Without the Secret the program says what is missing. */}}
+{{/* A Secret as a volume, read by whatever user the container has: 292 is 0444, which YAML 1.2 would read as text. Without the
+Secret the program says what is missing. */}}
 {{- define "kube-node.secret-volume" -}}
 {secretName: {{ . | quote }}, defaultMode: 292, optional: true}
 {{- end }}

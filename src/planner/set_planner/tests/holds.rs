@@ -140,7 +140,15 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     let smaller = plan(&wanted(9), &join(&[vec![refused("a", "new")], others()]));
     assert_eq!(deleted(&smaller), ["n000"]);
     let named = NodeState { victim: true, ..refused("a", "new") };
-    assert!(deleted(&plan(&wanted(10), &join(&[vec![named], others()]))).is_empty(), "until its retry");
+    assert!(
+        deleted(&plan(&wanted(10), &join(&[vec![named.clone()], others()]))).is_empty(),
+        "until its retry"
+    );
+    // A named victim goes at its retry without regard to the budget, so a rollout does not count on it.
+    let mut members = join(&[vec![named], nodes(10, "old")]);
+    assert!(deleted(&plan(&wanted(10), &members)).is_empty());
+    members.push(node("x", "new"));
+    assert_eq!(deleted(&plan(&wanted(10), &members)), ["n000"]);
     // The rollout continues with the other Nodes, and the surge is theirs.
     let members = join(&[vec![refused("a", "old")], nodes(9, "old"), vec![node("x", "new")]]);
     assert_eq!(deleted(&plan(&wanted(10), &members)), ["n000"]);
