@@ -29,12 +29,19 @@ const KERNEL_VERSION: &str = "6.12.0-hollow";
 /// Mean interval between writes of an unchanged node status; each is drawn within ±50 %, as in a kubelet.
 const REPORT_INTERVAL: Duration = Duration::from_mins(5);
 
+/// Shortest time between two writes of one report, the second of which repairs what another client has written over the
+/// first: a kubelet compares its status with the Node as often (`nodeStatusUpdateFrequency`). Without it, two processes that
+/// run the same machine for a moment write as fast as their watches show it.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
+
 /// State of the writes of a machine's node status.
 #[derive(Debug, Default)]
 pub struct NodeStatus {
     writes: Writes,
     /// Due time of the next write of an unchanged status; None if the first one is due.
     due: Option<Instant>,
+    /// The report of the last write, and when it was sent; None if that write failed.
+    sent: Option<(Variable, Instant)>,
 }
 
 impl NodeStatus {
@@ -50,7 +57,7 @@ impl NodeStatus {
 
     /// The request that writes `report`; None if it is not due and `node`, the cached Node, shows it.
     pub fn prepare(
-        &self,
+        &mut self,
         report: &Report<'_>,
         (node, cache): (&NodeView, &Cache<NodeView>),
         schedule: &mut Schedule,
@@ -58,12 +65,19 @@ impl NodeStatus {
     ) -> Option<Request> {
         // The cached Node may be older than the last write; its next change queues another sync.
         let outrun = self.writes.outrun(&node.resource_version, cache);
-        if !self.is_due(now) && (outrun || report.is_shown_by(node)) {
-            if let Some(at) = self.due {
-                schedule.enqueue(Priority::Status, report.uid, at);
-            }
+        let later = if self.is_due(now) {
+            None
+        } else if outrun || report.is_shown_by(node) {
+            self.due
+        } else {
+            let sent = self.sent.filter(|(sent, _)| *sent == report.variable());
+            sent.map(|(_, at)| at + REPAIR_INTERVAL).filter(|at| *at > now.at)
+        };
+        if let Some(later) = later {
+            schedule.enqueue(Priority::Status, report.uid, later);
             return None;
         }
+        self.sent = Some((report.variable(), now.at));
         Some(Request {
             method: Method::PATCH,
             path: format!("/api/v1/nodes/{}/status", report.node),
@@ -87,11 +101,17 @@ impl NodeStatus {
                 self.due = Some(now.at + wait);
                 wait
             }
-            Err(error) => self.writes.failures.add_logged(node, "status", error),
+            Err(error) => {
+                self.sent = None;
+                self.writes.failures.add_logged(node, "status", error)
+            }
         };
         schedule.enqueue(Priority::Status, uid, now.at + wait);
     }
 }
+
+/// What changes between two reports of a machine: boot ID, endpoint, health.
+type Variable = (Uuid, Ipv4Addr, u16, bool);
 
 /// Content of a machine's node status.
 #[derive(Clone, Debug)]
@@ -113,6 +133,10 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
+    fn variable(&self) -> Variable {
+        (self.boot, self.ip, self.port, self.healthy)
+    }
+
     /// Returns true if `node` shows the whole report, heartbeats aside.
     pub fn is_shown_by(&self, node: &NodeView) -> bool {
         self.machine_is_shown_by(node)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kube_node_api::names::{ANNOTATION_VICTIMS, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE};
+use kube_node_api::names::{ANNOTATION_VICTIMS, LABEL_NODE_CONTROLLER, LABEL_REVISION, MACHINE_NAMESPACE};
 use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -65,7 +65,17 @@ impl DesiredState {
             let is_victim = victims.split(',').any(|uid| stuck["metadata"]["uid"] == uid);
             unavailable > i64::from(!is_available(stuck) || is_drained(stuck) || is_victim)
         };
-        let has_room = |set: &Value| i64::try_from(count(&name(set))).unwrap() < size(set).0;
+        // As in a Deployment, new Nodes never outnumber the replicas: one of them that does not start holds up the last
+        // outdated Node, until it has taken longer than a Node may.
+        let awaits_stuck = |set: &Value| {
+            let revision = &set["status"]["updateRevision"];
+            let is_new = |node: &Value| node["metadata"]["labels"][LABEL_REVISION] == *revision;
+            let new = nodes.iter().filter(|node| set_of(node) == name(set) && is_new(node)).count() as u64;
+            stuck.iter().any(|node| set_of(node) == name(set) && is_new(node) && !is_available(node))
+                && new >= set["spec"]["replicas"].as_u64().unwrap_or_default()
+        };
+        let has_room =
+            |set: &Value| i64::try_from(count(&name(set))).unwrap() < size(set).0 && !awaits_stuck(set);
         let sets = server.objects("kube-node.io", "nodesets");
         let names = |is: &dyn Fn(&Value) -> bool| -> Vec<String> {
             sets.iter().filter(|set| is(set)).map(|set| name(set)).collect()

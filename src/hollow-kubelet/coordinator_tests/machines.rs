@@ -229,7 +229,7 @@ fn an_older_view_is_not_answered() {
     world.run(2);
     assert!(world.times("PATCH status").is_empty());
     world.coordinator.update_node(&new, world.clock(3));
-    world.run(3);
+    world.run(12);
     assert_eq!(world.times("PATCH status").len(), 1);
 }
 
@@ -267,6 +267,27 @@ fn a_restore_of_etcd_does_not_silence_a_machine() {
     assert_eq!(world.times("PATCH status"), [0], "the watch might be late");
     world.coordinator.nodes.list_of([node("a", 2)]);
     world.coordinator.on_resync(world.clock(4));
-    world.run(5);
+    world.run(12);
     assert_eq!(world.times("PATCH status").len(), 2, "{:?}", world.sent);
+}
+
+#[test]
+fn what_another_client_writes_over_a_status_is_repaired_as_often_as_by_a_kubelet() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(1);
+    // Another process that runs the machine too writes its own report after each of ours, ten times a second.
+    for version in 1_001..1_251 {
+        let (from, at) = (world.start, secs(1) + Duration::from_millis(100) * (version - 1_000));
+        let now = Clock { at: from.at + at, wall: from.wall + at };
+        world.coordinator.update_node(&Arc::new(node("a", version.into())), now);
+        world.run_at(now);
+    }
+    assert_eq!(world.times("PATCH status"), [0, 10, 20]);
+    // What changes in the machine itself is written at once.
+    let now = world.clock(27);
+    world.coordinator.kubelets.get_mut("uid-a").unwrap().machine.endpoint.port += 1;
+    world.coordinator.update_node(&Arc::new(node("a", 2_000)), now);
+    world.run_at(now);
+    assert_eq!(world.times("PATCH status"), [0, 10, 20, 27]);
 }

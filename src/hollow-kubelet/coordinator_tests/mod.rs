@@ -93,21 +93,26 @@ impl World {
         let end = self.start.at + secs(second);
         let mut now = self.start;
         while now.at <= end {
-            while let Some((job, requests, _)) = self.coordinator.next(now, Pressure::Light) {
-                let after = now.at.duration_since(self.start.at).as_secs();
-                for request in requests {
-                    let pod = request.path.strip_prefix("/api/v1/namespaces/default/pods/");
-                    if let (Body::StrategicPatch(patch), Some(path)) = (&request.body, pod) {
-                        let patch: Value = serde_json::from_slice(patch).unwrap();
-                        let pod = path.trim_end_matches("/status").to_owned();
-                        self.statuses.insert(pod, patch["status"].clone());
-                    }
-                    let path = request.path.rsplit('/').next().unwrap_or_default();
-                    self.sent.push((after, format!("{} {path}", request.method)));
-                }
-                self.coordinator.finish(&job, Ok("1000"), now.wall, now);
-            }
+            self.run_at(now);
             now = Clock { at: now.at + hundredth, wall: now.wall + hundredth };
+        }
+    }
+
+    /// Sends the requests that are due `now`.
+    fn run_at(&mut self, now: Clock) {
+        while let Some((job, requests, _)) = self.coordinator.next(now, Pressure::Light) {
+            let after = now.at.duration_since(self.start.at).as_secs();
+            for request in requests {
+                let pod = request.path.strip_prefix("/api/v1/namespaces/default/pods/");
+                if let (Body::StrategicPatch(patch), Some(path)) = (&request.body, pod) {
+                    let patch: Value = serde_json::from_slice(patch).unwrap();
+                    let pod = path.trim_end_matches("/status").to_owned();
+                    self.statuses.insert(pod, patch["status"].clone());
+                }
+                let path = request.path.rsplit('/').next().unwrap_or_default();
+                self.sent.push((after, format!("{} {path}", request.method)));
+            }
+            self.coordinator.finish(&job, Ok("1000"), now.wall, now);
         }
     }
 
