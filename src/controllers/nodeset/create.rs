@@ -13,7 +13,12 @@ use kube_ext::{
     transport::{self, Body},
 };
 use kube_node_api::{NodeSet, names};
-use kube_node_planner::{failed_writes::Write, node_builder, set_planner::SetPlan, set_wait::SetWait};
+use kube_node_planner::{
+    failed_writes::Write,
+    node_builder,
+    set_planner::{Creation, SetPlan},
+    set_wait::SetWait,
+};
 use tracing::{debug, info};
 
 use super::{
@@ -34,14 +39,14 @@ impl NodeSetController {
         if !plan.ask_again {
             self.confirm_creations(&observed.name, applied).await;
         }
-        // Before the creations that are repeated below: one that is refused now leaves a Node missing.
-        if plan.missing == 0 {
+        let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
+        let unconfirmed: Vec<String> =
+            observed.expectations.unconfirmed().filter(|name| !is_shown(name)).map(str::to_owned).collect();
+        if plan.missing == 0 && unconfirmed.is_empty() {
             self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
         }
-        let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
-        let unconfirmed = observed.expectations.unconfirmed().filter(|_| plan.ask_again);
-        let unconfirmed: Vec<String> =
-            unconfirmed.filter(|name| !is_shown(name)).map(str::to_owned).collect();
+        let may_ask = plan.ask_again && !matches!(observed.creation, Creation::Refused { .. });
+        let unconfirmed = if may_ask { unconfirmed } else { Vec::new() };
         let working = self.working_blueprint(observed, newest, plan, applied).await;
         let of_working = if working.is_some() { plan.create_current } else { 0 };
         self.create(observed, newest, unconfirmed, applied).await;
@@ -136,7 +141,11 @@ impl NodeSetController {
             match result {
                 Ok(()) => created = true,
                 Err(error) if error.is_final() => {
-                    self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                    // A refusal of a repeated creation says nothing of the one before, which may have taken effect.
+                    let is_repeated = observed.expectations.unconfirmed().any(|before| before == name);
+                    if !is_repeated {
+                        self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                    }
                     refused = Some(error.chain());
                 }
                 Err(error) => applied.failed(Write::Create.into(), &error),

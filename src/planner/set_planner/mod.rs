@@ -4,8 +4,8 @@
 //! budget. Input: the desired state, the Nodes, pending creations, the time. Output: a [`SetPlan`]. Invariants:
 //!
 //! - No creation leads to more than `replicas + surge` machines, those of leaving Nodes included.
-//! - New Nodes never outnumber the replicas, as the pods of a Deployment's new ReplicaSet: one that does not start holds up
-//!   the last outdated Node until the Node is repaired.
+//! - New Nodes never outnumber the replicas, as the pods of a Deployment's new `ReplicaSet`: one that does not start holds
+//!   up the last outdated Node until the Node is repaired.
 //! - No available Node is deleted while at most `replicas - unavailable` Nodes are available. Unavailable
 //!   Nodes go more freely, but never in favour of new Nodes that are not available either.
 //! - The budget is relative to the current replicas: a scale-down never waits for the budget, nor does a Node

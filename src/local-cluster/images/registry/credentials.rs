@@ -2,7 +2,7 @@
 //!
 //! Input: the file of `REGISTRY_AUTH_FILE`; without that variable docker's `config.json` and podman's `auth.json`, the
 //! first that has a credential. A helper program that docker's file names is asked. Output: the credential, its file, and
-//! the files that were read.
+//! the files that were read. An identity token is exchanged when the credential is used.
 
 use std::{
     ffi::OsString,
@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow, bail};
 use docker_credential::{CredentialRetrievalError as Failure, DockerCredential, get_credential_from_reader};
 use oci_client::secrets::RegistryAuth;
 
-use super::Repository;
+use super::{Repository, identity_token};
 
 /// Name of docker's file. Its keys are registries; those of podman's file may be longer.
 const DOCKER_FILE: &str = "config.json";
@@ -24,9 +24,16 @@ const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 /// Text of a docker-credential program that has no credential for a registry.
 const NOT_FOUND: &str = "credentials not found";
 
+/// What a file has for a registry.
+#[derive(PartialEq)]
+enum Secret {
+    Auth(RegistryAuth),
+    IdentityToken(String),
+}
+
 /// A credential, and where it was looked up.
 pub(super) struct Credentials {
-    pub auth: RegistryAuth,
+    secret: Secret,
     /// File that has the credential; none for [`RegistryAuth::Anonymous`].
     pub file: Option<PathBuf>,
     /// Files that were to be read, existing or not.
@@ -42,12 +49,20 @@ impl Credentials {
     fn find_in(searched: Vec<PathBuf>, repository: &Repository) -> anyhow::Result<Self> {
         for file in &searched {
             for key in keys(file, repository) {
-                if let Some(auth) = read(file, &key, repository)? {
-                    return Ok(Self { auth, file: Some(file.clone()), searched });
+                if let Some(secret) = read(file, &key, repository)? {
+                    return Ok(Self { secret, file: Some(file.clone()), searched });
                 }
             }
         }
-        Ok(Self { auth: RegistryAuth::Anonymous, file: None, searched })
+        Ok(Self { secret: Secret::Auth(RegistryAuth::Anonymous), file: None, searched })
+    }
+
+    /// The credential as the registry takes it.
+    pub async fn auth(&self, repository: &Repository, plain_http: bool) -> anyhow::Result<RegistryAuth> {
+        match &self.secret {
+            Secret::Auth(auth) => Ok(auth.clone()),
+            Secret::IdentityToken(token) => identity_token::exchange(token, repository, plain_http).await,
+        }
     }
 }
 
@@ -73,7 +88,7 @@ fn keys(file: &Path, repository: &Repository) -> Vec<String> {
     keys
 }
 
-fn read(file: &Path, key: &str, repository: &Repository) -> anyhow::Result<Option<RegistryAuth>> {
+fn read(file: &Path, key: &str, repository: &Repository) -> anyhow::Result<Option<Secret>> {
     let (at, registry) = (file.display(), repository.registry());
     let opened = match File::open(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -81,10 +96,8 @@ fn read(file: &Path, key: &str, repository: &Repository) -> anyhow::Result<Optio
     };
     let again = format!("docker login {registry}, or podman login {registry}, writes it anew");
     match get_credential_from_reader(BufReader::new(opened), key) {
-        Ok(DockerCredential::UsernamePassword(user, password)) => Ok(Some(RegistryAuth::Basic(user, password))),
-        Ok(DockerCredential::IdentityToken(_)) => bail!(
-            "{at} has an identity token for {registry}, which cannot be used here: log in by name and access token, docker login --username NAME {registry}"
-        ),
+        Ok(DockerCredential::UsernamePassword(user, password)) => Ok(Some(Secret::Auth(RegistryAuth::Basic(user, password)))),
+        Ok(DockerCredential::IdentityToken(token)) => Ok(Some(Secret::IdentityToken(token))),
         Err(Failure::NoCredentialConfigured) => Ok(None),
         Err(Failure::HelperFailure { stdout, .. }) if stdout.contains(NOT_FOUND) => Ok(None),
         // Neither output of the program is shown: it may hold a secret.
@@ -111,14 +124,14 @@ mod tests {
         dir
     }
 
-    fn basic(text: &str) -> RegistryAuth {
+    fn basic(text: &str) -> Secret {
         let (user, password) = text.split_once(':').unwrap();
-        RegistryAuth::Basic(user.into(), password.into())
+        Secret::Auth(RegistryAuth::Basic(user.into(), password.into()))
     }
 
-    fn find(file: &Path, repository: &str) -> anyhow::Result<RegistryAuth> {
+    fn find(file: &Path, repository: &str) -> anyhow::Result<Secret> {
         let repository = Repository::parse(repository).unwrap();
-        Credentials::find_in(vec![file.to_owned()], &repository).map(|found| found.auth)
+        Credentials::find_in(vec![file.to_owned()], &repository).map(|found| found.secret)
     }
 
     #[test]
@@ -146,8 +159,9 @@ mod tests {
             .unwrap();
         assert!(find(&file, "quay.io/me/kube-node").unwrap() == basic("c:d"));
         assert!(find(&file, "quay.io/you/kube-node").unwrap() == basic("a:b"));
-        assert!(find(&file, "ghcr.io/me/kube-node").unwrap() == RegistryAuth::Anonymous);
-        assert!(find(&dir.join("absent.json"), "quay.io/me/x").unwrap() == RegistryAuth::Anonymous);
+        let anonymous = Secret::Auth(RegistryAuth::Anonymous);
+        assert!(find(&file, "ghcr.io/me/kube-node").unwrap() == anonymous);
+        assert!(find(&dir.join("absent.json"), "quay.io/me/x").unwrap() == anonymous);
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -161,13 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn a_login_may_leave_an_identity_token() {
+        let dir = scratch("token");
+        let file = dir.join(DOCKER_FILE);
+        let text = r#"{"auths": {"a.example": {"auth": "MDAwMDo=", "identitytoken": "t"}}}"#;
+        fs::write(&file, text).unwrap();
+        assert!(find(&file, "a.example/me/kube-node").unwrap() == Secret::IdentityToken("t".to_owned()));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn unusable_credentials_are_named_with_their_file() {
         let dir = scratch("unusable");
         let file = dir.join(DOCKER_FILE);
         for (text, wanted) in [
             ("{", "has no readable credential for ghcr.io: docker login ghcr.io"),
             (r#"{"auths": {"ghcr.io": {"auth": "?"}}}"#, "has no readable credential for ghcr.io"),
-            (r#"{"auths": {"ghcr.io": {"identitytoken": "secret"}}}"#, "has an identity token for ghcr.io"),
             (r#"{"credsStore": "of-nobody"}"#, "that does not run: install it, or remove it there"),
         ] {
             fs::write(&file, text).unwrap();

@@ -6,6 +6,7 @@
 //! that the registry has are not sent again. No error quotes a credential.
 
 mod credentials;
+mod identity_token;
 mod refusal;
 mod repository;
 
@@ -40,10 +41,12 @@ pub async fn push(
 ) -> anyhow::Result<String> {
     let credentials = Credentials::find(repository)?;
     let explain = |error| refusal::explain(error, repository, &credentials);
-    let client = client(plain_http.unwrap_or_else(|| repository.is_loopback()))?;
+    let plain_http = plain_http.unwrap_or_else(|| repository.is_loopback());
+    let client = client(plain_http)?;
     let scope = repository.reference(tag);
     progress.step(&format!("Pushing to {repository}"));
-    client.auth(&scope, &credentials.auth, RegistryOperation::Push).await.map_err(explain)?;
+    let auth = credentials.auth(repository, plain_http).await?;
+    client.auth(&scope, &auth, RegistryOperation::Push).await.map_err(explain)?;
     let upload = Upload { client, repository };
     upload.images(tag, images).await.map_err(explain)
 }

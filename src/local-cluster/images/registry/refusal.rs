@@ -85,7 +85,7 @@ fn searched(credentials: &Credentials) -> String {
 }
 
 /// A request without an answer.
-fn unreachable_by(error: &(dyn Error + 'static), repository: &Repository) -> anyhow::Error {
+pub(super) fn unreachable_by(error: &(dyn Error + 'static), repository: &Repository) -> anyhow::Error {
     let registry = repository.registry();
     let mut sentence = format!("cannot reach {registry}: check its name and the network in between");
     let chain = || iter::successors(Some(error), |error| inner(*error));
