@@ -42,6 +42,7 @@ fn wanted<'a>(
         class_back_off: Duration::ZERO,
         creation: Creation::Allowed,
         class_room: None,
+        revision_unanswered: false,
     }
 }
 

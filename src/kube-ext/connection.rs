@@ -27,6 +27,7 @@ use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer, util::MapRespons
 
 use super::{
     leader::{Fence, FencedStream},
+    proxy::{self, Connector},
     rate::{Rate, RateLimited},
 };
 
@@ -50,26 +51,18 @@ const PING_AFTER: Duration = Duration::from_secs(30);
 /// Time limit for the reply to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Sets our limits. Our connectors know no proxy.
-fn limited(mut config: Config) -> kube::Result<Config> {
-    // kube takes the proxy from HTTPS_PROXY and ignores NO_PROXY; a proxy does not lead to this machine.
-    if config.cluster_url.host().is_some_and(is_loopback) {
-        config.proxy_url = None;
-    }
-    if let Some(url) = config.proxy_url {
-        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
-    }
+/// Sets our limits.
+fn limited(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Retries are up to each caller: not every write may be repeated.
     config.default_retry = false;
-    Ok(config)
+    config
 }
 
-/// TCP connector whose dead connections are detected, with the fence before the kernel.
-fn tcp(
-    fence: &Fence,
-) -> MapResponse<HttpConnector, impl Fn(TcpStream) -> FencedStream<TcpStream> + Clone + use<>> {
+/// TCP connector whose dead connections are detected, with the fence before the kernel, through a proxy if there is one.
+fn tcp(config: &Config, fence: &Fence) -> kube::Result<Connector<FencedStream<TcpStream>>> {
+    let proxy = proxy::of(config, |name| std::env::var(name).ok())?;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -78,7 +71,8 @@ fn tcp(
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_tcp_user_timeout(Some(UNANSWERED_LIMIT));
     let fence = fence.clone();
-    MapResponse::new(tcp, move |stream| FencedStream::new(fence.clone(), stream))
+    let fenced = MapResponse::new(tcp, move |stream| FencedStream::new(fence.clone(), stream));
+    Ok(proxy::connector(proxy, fenced))
 }
 
 /// A client without fencing.
@@ -90,8 +84,9 @@ pub fn client(config: Config) -> kube::Result<Client> {
 /// request that passed the fence in time may wait. So this client is assembled from kube's parts, with the fence
 /// at both ends of that wait.
 pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
-    let config = limited(config)?;
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp(fence))?);
+    let config = limited(config);
+    let connector = config.rustls_https_connector_with_connector(tcp(&config, fence)?)?;
+    let mut connector = TimeoutConnector::new(connector);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -111,7 +106,7 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
 /// identity, limited by `rate` unless the request has passed that limit before ([`RateLimited`]). It writes only
 /// while `fence` is open.
 pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
-    let config = limited(config)?;
+    let config = limited(config);
     let mut tls = config.rustls_client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
     // A kubelet resumes no TLS sessions either, and their cache takes more memory than the rest of a
@@ -122,7 +117,7 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
         Some(name) => Arc::new(FixedServerNameResolver::new(name)),
         None => Arc::new(DefaultServerNameResolver::default()),
     };
-    let connector = HttpsConnector::new(tcp(fence), tls, false, resolver);
+    let connector = HttpsConnector::new(tcp(&config, fence)?, tls, false, resolver);
     let connections: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_only(true)
@@ -151,7 +146,7 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
 }
 
 /// Returns true if a URL's host is this machine.
-fn is_loopback(host: &str) -> bool {
+pub(super) fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }

@@ -47,5 +47,6 @@ pub fn wanted(replicas: usize) -> DesiredState<'static> {
         class_back_off: Duration::ZERO,
         creation: Creation::Allowed,
         class_room: None,
+        revision_unanswered: false,
     }
 }

@@ -4,7 +4,7 @@
 //! violation, the log. Invariants: a change is checked once, with the write that made it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     mem::take,
     sync::{Arc, OnceLock},
@@ -64,6 +64,11 @@ impl Sent {
         self.json.get_or_init(|| serde_json::from_slice(&self.body).unwrap_or_default())
     }
 
+    /// What it has in common with its repetitions.
+    fn identity(&self) -> [String; 3] {
+        [self.process.clone(), self.method.to_string(), self.path.clone()]
+    }
+
     /// Returns true if it reports whether a Node is Ready.
     pub fn is_of_kubelet(&self) -> bool {
         let body = self.json();
@@ -85,8 +90,11 @@ pub struct Checks {
 struct State {
     revision: u64,
     requests: u64,
-    /// Writes of the operators other than heartbeats and Events.
+    /// Writes of the operators other than heartbeats and Events, and other than repetitions.
     changing_writes: u64,
+    /// Those of which their process has not heard that they succeeded, by process, method and path: they are repeated, and
+    /// after several failures only minutes later.
+    unheard: BTreeSet<[String; 3]>,
     log: Vec<Entry>,
     violation: Option<String>,
     lately_requests: Lately,
@@ -249,7 +257,9 @@ impl Checks {
         // Revisions that no Node names any more are deleted once a minute.
         let is_tidying = sent.method == Method::DELETE && sent.path.contains("/controllerrevisions/");
         if !is_heartbeat && !is_tidying && !sent.path.contains("/events") {
-            self.state.lock().changing_writes += 1;
+            let mut state = self.state.lock();
+            let is_first = state.unheard.insert(sent.identity());
+            state.changing_writes += u64::from(is_first);
         }
         if sent.process.starts_with("operator")
             && !sent.path.contains("/leases")
@@ -322,6 +332,7 @@ impl Checks {
 
     /// A process hears that its write succeeded.
     pub fn heard(&self, sent: &Sent) {
+        self.state.lock().unheard.remove(&sent.identity());
         if sent.method == Method::DELETE
             && sent.path.starts_with("/api/v1/nodes/")
             && sent.json()["dryRun"].is_null()

@@ -80,7 +80,7 @@ impl NodeSetController {
                 let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
                 applied.more |= self.propagate(blueprint, observed, must_stay_off).await;
             }
-            Err(NoBlueprint { problem, retry }) => {
+            Err(NoBlueprint { problem, retry, .. }) => {
                 applied.problems.push(problem.clone());
                 applied.failed |= retry;
             }

@@ -88,6 +88,7 @@ pub(super) fn state<'a>(settings: &Settings, observed: &'a Observed) -> DesiredS
         class_back_off: observed.class_back_off,
         creation: observed.creation,
         class_room: observed.class_room,
+        revision_unanswered: observed.blueprint.as_ref().is_err_and(|none| none.unanswered),
     }
 }
 

@@ -28,7 +28,7 @@ use kube_node_planner::{
 };
 
 use super::NodeSetController;
-use crate::revisions;
+use crate::revisions::{self, RevisionsError};
 
 /// Observed state of one set.
 pub(super) struct Observed {
@@ -96,6 +96,8 @@ pub(super) struct NoBlueprint {
     pub(super) problem: SetWait,
     /// True if time alone may help: no change of set or class would enqueue the set.
     pub(super) retry: bool,
+    /// True if the API server did not answer: the set may be in the middle of a rollout.
+    pub(super) unanswered: bool,
 }
 
 impl NodeSetController {
@@ -224,7 +226,15 @@ impl NodeSetController {
 
     /// Blueprint of new Nodes.
     async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, NoBlueprint> {
-        let none = |retry, reason, message| NoBlueprint { problem: SetWait::of_set(reason, message), retry };
+        let none = |retry, reason, message| NoBlueprint {
+            problem: SetWait::of_set(reason, message),
+            retry,
+            unanswered: false,
+        };
+        let failed = |reason, error: RevisionsError| NoBlueprint {
+            unanswered: matches!(&error, RevisionsError::Api(error) if !error.is_final()),
+            ..none(true, reason, chain(&error))
+        };
         let problem = |reason, message| Err(none(false, reason, message));
         let class_name = &set.spec.node_class_name;
         let Some(own) = self.context.classes.get(class_name) else {
@@ -248,7 +258,7 @@ impl NodeSetController {
         let template = DesiredTemplate::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
         if let Some(revision) = &set.spec.revision {
             let stored = self.stored(class_name, revision, template).await;
-            let stored = stored.map_err(|error| none(true, "RevisionNotRead", chain(&error)))?;
+            let stored = stored.map_err(|error| failed("RevisionNotRead", error))?;
             let stored = stored.ok_or_else(|| {
                 let message = format!(
                     "there is no revision {revision} of NodeClass {class_name}: kube-node rollout history shows those that are; or remove spec.revision"
@@ -262,7 +272,7 @@ impl NodeSetController {
             return problem("InvalidMachine", error.to_string());
         }
         let revision = self.context.revisions.ensure(class, &machine).await;
-        let revision = revision.map_err(|error| none(true, "RevisionNotStored", chain(&error)))?;
+        let revision = revision.map_err(|error| failed("RevisionNotStored", error))?;
         Ok(Blueprint { machine: machine.into(), revision, template, limit })
     }
 

@@ -82,6 +82,8 @@ pub struct DesiredState<'a> {
     pub creation: Creation,
     /// Nodes that the class may still have; None if the class has no limit.
     pub class_room: Option<ClassRoom>,
+    /// True if the revision is unknown because the API server did not answer: the set may be in the middle of a rollout.
+    pub revision_unanswered: bool,
 }
 
 /// Permission to create Nodes, from the API server's last responses.

@@ -82,10 +82,11 @@ impl SetPlan<'_> {
     }
 
     /// Number of new Nodes above the replicas that stay although no Node is replaced now: a rollout that is
-    /// held, or whose class cannot be used, keeps its surge.
+    /// held, or whose class cannot be used or read, keeps its surge.
     pub(super) fn retained_surge(&self, desired: &DesiredState<'_>) -> usize {
         let held = self.waits.iter().any(|wait| matches!(wait.reason, "Paused" | "ProgressDeadlineExceeded"));
-        let stopped = desired.rules.revision.is_none() && self.rollout.is_some();
+        let stopped =
+            desired.rules.revision.is_none() && (self.rollout.is_some() || desired.revision_unanswered);
         if held || stopped { desired.budget.surge.min(self.counts.updated) } else { 0 }
     }
 }

@@ -134,6 +134,18 @@ fn a_class_that_cannot_be_used_for_a_moment_leaves_a_rollout_where_it_stood() {
 }
 
 #[test]
+fn a_set_whose_revision_is_not_known_for_a_moment_keeps_what_may_be_a_surge() {
+    let rules = || DisruptionRules { revision: None, ..DisruptionRules::default() };
+    let unanswered =
+        |replicas| DesiredState { rules: rules(), revision_unanswered: true, ..wanted(replicas) };
+    let members = join(&[nodes(10, "old"), vec![node("x", "new")]]);
+    assert!(plan(&unanswered(10), &members).delete.is_empty());
+    assert_eq!(plan(&unanswered(4), &members).delete.len(), 6, "no more than a surge");
+    // A class that cannot be used stays so: a scale-down does not wait for it.
+    assert_eq!(plan(&DesiredState { rules: rules(), ..wanted(10) }, &members).delete.len(), 1);
+}
+
+#[test]
 fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     let refused = |name, revision| NodeState { deletion_refused: true, ..node(name, revision) };
     let others = || nodes(9, "new");
