@@ -9,31 +9,25 @@
 use std::{
     env::consts::ARCH,
     fs::{self, File, Permissions},
-    future::poll_fn,
     io::{BufReader, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    pin::Pin,
     time::Duration,
 };
 
 use anyhow::{Context, anyhow, bail, ensure};
 use data_encoding::HEXLOWER;
 use flate2::read::GzDecoder;
-use http::{
-    Request, Response, StatusCode, Uri,
-    header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION},
-};
-use http_body::Body as _;
-use kube::{Client, Config, client::Body};
+use http::Uri;
+use reqwest::{Response, StatusCode, Url, header::CONTENT_TYPE, redirect::Policy};
 use scopeguard::guard;
 use sha2::{Digest, Sha256};
-use tokio::time::timeout;
 
 use super::{
     cache_lock,
     executable::missing,
     files::create_private_dir,
+    http_client,
     modules::KUBEMARK,
     progress::{Progress, megabytes},
     release::Release,
@@ -175,31 +169,32 @@ impl Source<'_> {
 
     /// Saves what is at a URL. Returns its SHA-256.
     async fn save(&self, url: &str, path: &Path, show: impl Fn(String)) -> anyhow::Result<String> {
-        let response = self.get(url).await?;
-        let headers = response.headers();
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let mut response = self.get(url).await?;
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         ensure!(
-            !text(CONTENT_TYPE).starts_with("text/html"),
+            !content_type.unwrap_or_default().starts_with("text/html"),
             "{url} answered with a web page instead of a program, as a login page or a filter does"
         );
-        let total: Option<u64> = text(CONTENT_LENGTH).parse().ok();
+        let total = response.content_length();
         let of = |received| match total {
             Some(total) => format!("{} of {}", megabytes(received), megabytes(total)),
             None => megabytes(received),
         };
         let cannot_write = || format!("cannot write {}", path.display());
         let (mut file, mut hash) = (File::create(path).with_context(cannot_write)?, Sha256::new());
-        let (mut body, mut received) = (response.into_body(), 0);
+        let mut received = 0;
         loop {
-            let frame = timeout(self.stall, poll_fn(|context| Pin::new(&mut body).poll_frame(context))).await;
-            let frame = frame.map_err(|_| {
-                anyhow!("{url} has sent nothing for {} s, after {}", self.stall.as_secs(), of(received))
+            let piece = response.chunk().await.map_err(|error| {
+                let what = if error.is_timeout() {
+                    format!("{url} has sent nothing for {} s, after {}", self.stall.as_secs(), of(received))
+                } else {
+                    format!("{url} broke off after {}", of(received))
+                };
+                anyhow!(error.without_url()).context(what)
             })?;
-            let Some(frame) = frame else { break };
-            let frame = frame.with_context(|| format!("{url} broke off after {}", of(received)))?;
-            let Some(bytes) = frame.data_ref() else { continue };
-            file.write_all(bytes).with_context(cannot_write)?;
-            hash.update(bytes);
+            let Some(bytes) = piece else { break };
+            file.write_all(&bytes).with_context(cannot_write)?;
+            hash.update(&bytes);
             received += bytes.len() as u64;
             show(of(received));
         }
@@ -207,49 +202,24 @@ impl Source<'_> {
     }
 
     /// The successful answer to a GET, redirects followed.
-    async fn get(&self, url: &str) -> anyhow::Result<Response<Body>> {
-        let mut at: Uri = url.parse().with_context(|| format!("{url} is no URL"))?;
-        for _ in 0..=REDIRECTS {
-            let mut config = Config::new(at.clone());
-            config.default_retry = false;
-            config.connect_timeout = Some(self.stall);
-            let target = at.path_and_query().map_or("/", |path| path.as_str());
-            let request = Request::get(target).body(Body::empty())?;
-            config.cluster_url = origin(&at)?;
-            let client =
-                Client::try_from(config).with_context(|| format!("cannot make a client for {at}"))?;
-            let answer = timeout(self.stall, client.send(request)).await;
-            let response = answer
-                .map_err(|_| anyhow!("{at} has not answered within {} s", self.stall.as_secs()))?
-                .with_context(|| format!("cannot reach {at}"))?;
-            match response.status() {
-                StatusCode::OK => return Ok(response),
-                status if status.is_redirection() => {
-                    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-                    at = redirect(&at, location.with_context(|| format!("{at} redirects nowhere"))?)?;
-                }
-                status => bail!("{at} answered {status}"),
-            }
-        }
-        bail!("{url} redirects more than {REDIRECTS} times")
+    async fn get(&self, url: &str) -> anyhow::Result<Response> {
+        let at = Url::parse(url).with_context(|| format!("{url} is no URL"))?;
+        let client = http_client::build(at.host_str().unwrap_or_default(), |builder| {
+            builder.redirect(Policy::limited(REDIRECTS)).connect_timeout(self.stall).read_timeout(self.stall)
+        })?;
+        let response = client.get(at).send().await.map_err(|error| {
+            let what = if error.is_redirect() {
+                format!("{url} redirects more than {REDIRECTS} times, or to what is no URL")
+            } else if error.is_timeout() && !error.is_connect() {
+                format!("{url} has not answered within {} s", self.stall.as_secs())
+            } else {
+                format!("cannot reach {url}")
+            };
+            anyhow!(error.without_url()).context(what)
+        })?;
+        ensure!(response.status() == StatusCode::OK, "{url} answered {}", response.status());
+        Ok(response)
     }
-}
-
-/// Scheme and host of a URL.
-fn origin(url: &Uri) -> anyhow::Result<Uri> {
-    let (scheme, host) =
-        (url.scheme_str().unwrap_or("https"), url.authority().context("a URL without a host")?);
-    Ok(format!("{scheme}://{host}").parse()?)
-}
-
-/// The URL that a redirect leads to: a whole one, or a path on the same host.
-fn redirect(from: &Uri, location: &str) -> anyhow::Result<Uri> {
-    let whole = if location.starts_with('/') {
-        format!("{}{location}", origin(from)?.to_string().trim_end_matches('/'))
-    } else {
-        location.to_owned()
-    };
-    whole.parse().with_context(|| format!("{from} redirects to {location}, which is no URL"))
 }
 
 /// Unpacks one program of an archive. Returns its path.

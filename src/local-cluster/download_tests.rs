@@ -152,7 +152,7 @@ async fn redirects_are_followed_and_end() {
     let round =
         server(|path, connection| respond(&connection, &format!("302 Found\r\nLocation: {path}"), b""));
     let refusal = Cache::new("round").refusal(&round).await;
-    assert!(refusal.ends_with("/kubectl redirects more than 5 times"), "{refusal}");
+    assert!(refusal.contains("/kubectl redirects more than 5 times"), "{refusal}");
 }
 
 #[tokio::test]

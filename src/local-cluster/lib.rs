@@ -19,6 +19,7 @@ mod flags;
 mod fleet;
 mod go;
 mod health;
+mod http_client;
 pub mod images;
 mod kubeconfig;
 pub mod layout;

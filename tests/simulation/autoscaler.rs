@@ -6,7 +6,7 @@
 //! call depend on the seed, the call and its ordinal alone.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -68,6 +68,12 @@ pub struct ClusterAutoscaler {
     connected_to: Mutex<Option<String>>,
 }
 
+/// Returns true if a Node says that it is to stay.
+fn is_kept(node: &Value) -> bool {
+    let annotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+    !node["metadata"]["annotations"][annotation].is_null()
+}
+
 /// A Node that is to be deleted.
 #[derive(Clone)]
 struct Victim {
@@ -124,16 +130,30 @@ impl ClusterAutoscaler {
     }
 
     async fn scan(&self, state: &ProcessState) {
-        let mut scale_up = None;
+        let (mut scale_up, mut candidates) = (None, BTreeSet::new());
         loop {
+            let now = self.candidates();
             // A call that fails ends the loop, and the next one begins anew.
-            let _ = self.run_once(state, &mut scale_up).await;
+            let _ = self.run_once(state, &candidates, &mut scale_up).await;
+            candidates = now;
             let wait = up_to(&mut self.draws("scan"), SCAN_INTERVAL);
             sleep(if self.cluster.faults.storm { wait } else { SCAN_INTERVAL }).await;
         }
     }
 
-    async fn run_once(&self, state: &ProcessState, scale_up: &mut Option<ScaleUp>) -> Result<(), Status> {
+    /// Nodes that nothing keeps it off.
+    fn candidates(&self) -> BTreeSet<String> {
+        let nodes = self.cluster.server.objects("", "nodes");
+        nodes.iter().filter(|node| !is_kept(node)).map(|node| name(node)).collect()
+    }
+
+    /// One loop. `candidates` are those of the loop before.
+    async fn run_once(
+        &self,
+        state: &ProcessState,
+        candidates: &BTreeSet<String>,
+        scale_up: &mut Option<ScaleUp>,
+    ) -> Result<(), Status> {
         let id = || SET.to_owned();
         self.call("Refresh", async |mut client| client.refresh(pb::RefreshRequest {}).await).await?;
         let groups =
@@ -189,7 +209,7 @@ impl ClusterAutoscaler {
                 *scale_up = Some(ScaleUp { since: Instant::now(), delta });
             }
         } else if staying > needed && scale_up.is_none() {
-            self.scale_down(state, &running, usize::try_from(staying - needed).unwrap());
+            self.scale_down(state, candidates, &running, usize::try_from(staying - needed).unwrap());
         }
         if scale_up.is_some() && i32::try_from(instances.len()).unwrap() >= target {
             *scale_up = None;
@@ -198,7 +218,7 @@ impl ClusterAutoscaler {
     }
 
     /// Chooses Nodes that run, and begins to evict their pods.
-    fn scale_down(&self, state: &ProcessState, running: &[&str], most: usize) {
+    fn scale_down(&self, state: &ProcessState, candidates: &BTreeSet<String>, running: &[&str], most: usize) {
         let mut draws = self.draws("scale-down");
         let nodes = self.cluster.server.objects("", "nodes");
         let chosen: Vec<Victim> = running
@@ -207,8 +227,7 @@ impl ClusterAutoscaler {
             .filter_map(|id| nodes.iter().find(|node| node["spec"]["providerID"] == **id))
             // It may have chosen a Node just before the rollout that keeps it off.
             .filter(|node| {
-                let annotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-                node["metadata"]["annotations"][annotation].is_null() || draws.number().is_multiple_of(2)
+                !is_kept(node) || candidates.contains(&name(node)) && draws.number().is_multiple_of(2)
             })
             .map(|node| Victim {
                 name: name(node),

@@ -24,6 +24,7 @@ use tracing::{debug, info};
 use super::{
     NodeSetController,
     apply::{Applied, WRITES_AT_ONCE},
+    autoscaling,
     observe::{Blueprint, Observed},
 };
 
@@ -49,11 +50,13 @@ impl NodeSetController {
         let unconfirmed = if may_ask { unconfirmed } else { Vec::new() };
         let working = self.working_blueprint(observed, newest, plan, applied).await;
         let of_working = if working.is_some() { plan.create_current } else { 0 };
-        self.create(observed, newest, unconfirmed, applied).await;
+        // A new Node is no candidate of cluster-autoscaler's for a moment either.
+        let stays_off = autoscaling::must_stay_off(&observed.set, plan);
+        self.create(observed, newest, stays_off, unconfirmed, applied).await;
         let working = working.as_ref().unwrap_or(newest);
         for (blueprint, count) in [(newest, plan.create - of_working), (working, of_working)] {
             let names = self.reserve(observed, count, applied);
-            self.create(observed, blueprint, names, applied).await;
+            self.create(observed, blueprint, stays_off, names, applied).await;
         }
         applied.more |= plan.more && applied.problems.is_empty();
     }
@@ -119,6 +122,7 @@ impl NodeSetController {
         &self,
         observed: &Observed,
         blueprint: &Blueprint,
+        stays_off: bool,
         names: Vec<String>,
         applied: &mut Applied,
     ) {
@@ -127,10 +131,19 @@ impl NodeSetController {
         }
         debug!(count = names.len(), "creating Nodes");
         let names = self.with_pod_cidrs(observed, names, applied);
+        let marked = stays_off.then(|| autoscaling::marked(&blueprint.template));
+        let template = marked.as_ref().unwrap_or(&blueprint.template);
         // Each creation counts the ones before it, which the watch shows later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
         let mut results = stream::iter((size + 1..).zip(names))
             .map(|(size, (name, pod_cidr))| async move {
+                let blueprint = node_builder::Blueprint {
+                    set: &observed.name,
+                    class: &observed.set.spec.node_class_name,
+                    revision: &blueprint.revision,
+                    machine: &blueprint.machine,
+                    template,
+                };
                 let result = self.create_one(observed, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
@@ -186,19 +199,13 @@ impl NodeSetController {
     async fn create_one(
         &self,
         observed: &Observed,
-        blueprint: &Blueprint,
+        blueprint: node_builder::Blueprint<'_>,
         (name, pod_cidr): (&str, Option<String>),
         cluster_size: usize,
     ) -> Result<(), ApiError> {
         let origin = node_builder::NodeOrigin {
             name,
-            blueprint: node_builder::Blueprint {
-                set: &observed.name,
-                class: &observed.set.spec.node_class_name,
-                revision: &blueprint.revision,
-                machine: &blueprint.machine,
-                template: &blueprint.template,
-            },
+            blueprint,
             provider_id: self.context.provider_id(&blueprint.machine.node_controller, name),
             owner_api_version: &NodeSet::api_version(&()),
             owner_uid: &observed.uid,

@@ -12,13 +12,14 @@ use anyhow::{Context, anyhow, bail, ensure};
 use http_auth::parser::ChallengeParser;
 use oci_client::secrets::RegistryAuth;
 use reqwest::{
-    Client, StatusCode,
+    StatusCode,
     header::{HeaderMap, WWW_AUTHENTICATE},
     redirect::Policy,
 };
 use serde::Deserialize;
 
 use super::Repository;
+use crate::http_client;
 
 /// Time limit for each of the two requests.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -44,13 +45,9 @@ pub(super) async fn exchange(
     plain_http: bool,
 ) -> anyhow::Result<RegistryAuth> {
     let registry = repository.registry();
-    let client = Client::builder()
-        .redirect(Policy::none())
-        .timeout(LIMIT)
-        .user_agent(concat!("kube-node/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .context("cannot set up TLS")?;
     let host = repository.reference("latest").resolve_registry().to_owned();
+    let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
+    let client = http_client::build(name, |builder| builder.redirect(Policy::none()).timeout(LIMIT))?;
     let scheme = if plain_http { "http" } else { "https" };
     let answer = client.get(format!("{scheme}://{host}/v2/")).send().await;
     let answer = answer.map_err(|error| super::refusal::unreachable_by(&error.without_url(), repository))?;
@@ -147,7 +144,6 @@ mod tests {
     }
 
     async fn exchanged(address: &str, plain_http: bool) -> anyhow::Result<RegistryAuth> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         exchange("a secret", &Repository::parse(&format!("{address}/me/x")).unwrap(), plain_http).await
     }
 

@@ -1,0 +1,20 @@
+//! Client for what is neither Kubernetes nor a registry's own protocol: published programs, and tokens of registries.
+
+use anyhow::Context;
+use kube_ext::connection::is_loopback;
+use reqwest::{Client, ClientBuilder};
+
+/// Builds a client for `host`. It trusts the CAs of the system and respects `HTTPS_PROXY` and `NO_PROXY`, which lead nowhere for
+/// a host on this machine.
+pub(super) fn build(
+    host: &str,
+    settings: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> anyhow::Result<Client> {
+    // The client takes its cryptography from the process. An error says that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = Client::builder().user_agent(concat!("kube-node/", env!("CARGO_PKG_VERSION")));
+    let builder = if is_loopback(host) { builder.no_proxy() } else { builder };
+    settings(builder).build().context(
+        "cannot set up TLS: install the CAs of the system (ca-certificates), or name a file of CAs in SSL_CERT_FILE",
+    )
+}
