@@ -33,12 +33,14 @@ impl NodeSetController {
 }
 
 /// Returns true if cluster-autoscaler must leave the Nodes alone. During a rollout it would use the room that
-/// the rollout made, and take the Nodes being emptied for unneeded ones.
+/// the rollout made, and take the Nodes being emptied for unneeded ones. A rollout that does not move makes no room, and may
+/// wait for ever.
 pub(super) fn must_stay_off(set: &NodeSet, plan: &SetPlan<'_>) -> bool {
     let rolls = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_none());
     set.spec.autoscaling.is_some()
         && set.spec.paused != Some(true)
         && rolls
+        && plan.moves
         && !plan.waits.iter().any(|wait| wait.reason == "OnDelete")
 }
 

@@ -180,13 +180,24 @@ pub fn decide<'a>(
     planner.create(mode, back_off.max(desired.class_back_off));
     spending.delete(&mut planner);
     spending.retry_refused(&mut planner);
+    let moves = planner.moves();
     let mut plan = planner.plan;
+    plan.moves = moves;
     plan.start_failures = failures;
     spending.report(&mut plan);
     plan
 }
 
 impl<'m, 'a> Planner<'_, 'm, 'a> {
+    /// [`SetPlan::moves`], once all else is decided.
+    fn moves(&self) -> bool {
+        let Self { nodes, expected, plan, .. } = self;
+        let is_moving = |own: &Candidate<'_, '_>| !own.stays() || !own.available;
+        plan.create + expected > 0
+            || nodes.iter().any(|own| is_moving(own) && !own.node.deletion_refused)
+            || plan.waits.iter().any(|wait| wait.reason == "BackOff")
+    }
+
     fn examine(&mut self, members: &'m [NodeState<'a>]) {
         let Self { desired, nodes, plan, now, .. } = self;
         for node in members {

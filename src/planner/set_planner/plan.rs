@@ -51,6 +51,9 @@ pub struct SetPlan<'a> {
     pub ask_again: bool,
     /// Number of missing Nodes, creatable now or not.
     pub missing: usize,
+    /// True if Nodes come or go, or will after a back-off. A rollout that waits for others alone, such as for a Node that
+    /// cannot be deleted, does not move.
+    pub moves: bool,
     /// True if more Nodes are to be created by an immediate further reconciliation.
     pub more: bool,
     /// Nodes to delete, first victim first; they may start draining.

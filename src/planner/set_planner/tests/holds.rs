@@ -146,6 +146,26 @@ fn a_set_whose_revision_is_not_known_for_a_moment_keeps_what_may_be_a_surge() {
 }
 
 #[test]
+fn a_rollout_that_waits_for_a_node_that_cannot_be_deleted_does_not_move() {
+    let refused = || NodeState { deletion_refused: true, ..node("x", "old") };
+    let last = join(&[nodes(9, "new"), vec![refused()]]);
+    assert!(!plan(&wanted(10), &last).moves);
+    let ends = NodeState { stage: DeletionStage::PendingDrain, ..refused() };
+    assert!(
+        !plan(&wanted(9), &join(&[nodes(9, "new"), vec![ends]])).moves,
+        "nor does one whose drain is refused"
+    );
+    // The refused victim takes the only surge.
+    let victim = NodeState { victim: true, ..refused() };
+    assert!(!plan(&wanted(9), &join(&[nodes(9, "old"), vec![victim]])).moves);
+    for more in [node("y", "old"), starting("y", "new")] {
+        assert!(plan(&wanted(11), &join(&[last.clone(), vec![more]])).moves);
+    }
+    assert!(!plan(&wanted(9), &nodes(9, "new")).moves);
+    assert!(decide(&wanted(9), &nodes(9, "new"), 1, at(NOW)).moves, "a Node that the watch has not shown");
+}
+
+#[test]
 fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     let refused = |name, revision| NodeState { deletion_refused: true, ..node(name, revision) };
     let others = || nodes(9, "new");
