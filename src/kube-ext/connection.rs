@@ -145,12 +145,6 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// Returns true if a URL's host is this machine.
-pub fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
 /// The address at which others reach this machine: the source address of an outgoing datagram. Sends nothing.
 /// None without a route.
 pub fn own_address() -> Option<Ipv4Addr> {
@@ -159,19 +153,4 @@ pub fn own_address() -> Option<Ipv4Addr> {
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     let IpAddr::V4(address) = socket.local_addr().ok()?.ip() else { return None };
     Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_of_this_machine() {
-        for host in ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"] {
-            assert!(is_loopback(host), "{host}");
-        }
-        for host in ["10.96.0.1", "localhost.example.org", "[2001:db8::1]", ""] {
-            assert!(!is_loopback(host), "{host}");
-        }
-    }
 }

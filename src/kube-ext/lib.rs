@@ -19,7 +19,7 @@ pub mod metrics;
 pub mod objects;
 pub mod pause;
 pub mod process;
-mod proxy;
+pub mod proxy;
 pub mod rate;
 pub mod telemetry;
 pub mod tls;

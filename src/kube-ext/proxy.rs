@@ -6,14 +6,14 @@
 //! Invariants: variables lead nowhere for a server on this machine. The proxy sees the name of the server and nothing of
 //! what is said; its own credential stands in its URL and goes to it alone.
 
+use std::net::IpAddr;
+
 use http::Uri;
 use hyper_util::client::{
     legacy::connect::proxy::Tunnel, proxy::matcher::Intercept, proxy::matcher::Matcher,
 };
 use kube::Config;
 use tower::{BoxError, Service, ServiceExt, util::BoxCloneSyncService};
-
-use super::connection::is_loopback;
 
 /// A connector, straight or through a proxy.
 pub(super) type Connector<S> = BoxCloneSyncService<Uri, S, BoxError>;
@@ -62,6 +62,12 @@ where
     BoxCloneSyncService::new(tunnel.map_err(Into::into))
 }
 
+/// Returns true if a URL's host is this machine.
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use http::Request;
@@ -73,6 +79,16 @@ mod tests {
 
     use super::*;
     use crate::connection;
+
+    #[test]
+    fn hosts_of_this_machine() {
+        for host in ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["10.96.0.1", "localhost.example.org", "[2001:db8::1]", ""] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
 
     fn config(server: &str, proxy: Option<&str>) -> Config {
         let mut config = Config::new(server.parse().unwrap());

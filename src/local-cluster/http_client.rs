@@ -1,7 +1,7 @@
 //! Client for what is neither Kubernetes nor a registry's own protocol: published programs, and tokens of registries.
 
 use anyhow::Context;
-use kube_ext::connection::is_loopback;
+use kube_ext::proxy::is_loopback;
 use reqwest::{Client, ClientBuilder};
 
 /// Builds a client for `host`. It trusts the CAs of the system and respects `HTTPS_PROXY` and `NO_PROXY`, which lead nowhere for

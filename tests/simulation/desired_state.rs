@@ -1,6 +1,6 @@
 //! What users want in the end, and what is missing.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube_node_api::names::{ANNOTATION_VICTIMS, LABEL_NODE_CONTROLLER, LABEL_REVISION, MACHINE_NAMESPACE};
 use kube_node_testing::api_server::ApiServer;
@@ -29,6 +29,8 @@ pub struct DesiredState {
     pub spoiled: Option<Instant>,
     /// True if users have cordoned Nodes.
     pub cordons: bool,
+    /// True if cluster-autoscaler scales the first set.
+    pub is_scaled: bool,
 }
 
 /// Version that users take back to in the end.
@@ -116,7 +118,13 @@ impl DesiredState {
         for (set, replicas) in &self.sets {
             let count = count(set) as u64;
             let is_stuck = set_of_stuck.as_ref() == Some(set);
-            if count != *replicas && !(is_stuck && count == replicas + 1) {
+            // A Node that a rollout deletes, and that cannot go, keeps cluster-autoscaler off until the progress deadline.
+            let is_kept = |own: &Arc<Value>| {
+                let is_leaving = stuck.iter().any(|node| node["metadata"]["deletionTimestamp"].is_string());
+                is_stuck && is_leaving && name(own) == *set && own["status"]["rollout"].is_object()
+            };
+            let is_off = self.is_scaled && sets.iter().any(is_kept);
+            if count != *replicas && !(is_stuck && count == replicas + 1) && !is_off {
                 return Some(format!("{set} has {count} Nodes of {replicas}"));
             }
         }

@@ -168,7 +168,7 @@ impl Schedule {
         restarted: &Notify,
     ) {
         let process::Cluster { server, checks, faults, begun, .. } = cluster;
-        let mut wanted = DesiredState::default();
+        let mut wanted = DesiredState { is_scaled: self.scaling.is_some(), ..DesiredState::default() };
         others.call(Method::POST, CLASSES, &self.class(&wanted));
         let mut actions = self.actions.iter().peekable();
         let mut hosting = HostingCluster::new(cluster.clone());

@@ -2,7 +2,7 @@
 //!
 //! Input: the file of `REGISTRY_AUTH_FILE`; without that variable docker's `config.json` and podman's `auth.json`, the
 //! first that has a credential. A helper program that docker's file names is asked. Output: the credential, its file, and
-//! the files that were read. An identity token is exchanged when the credential is used.
+//! the files that were read.
 
 use std::{
     ffi::OsString,
@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow, bail};
 use docker_credential::{CredentialRetrievalError as Failure, DockerCredential, get_credential_from_reader};
 use oci_client::secrets::RegistryAuth;
 
-use super::{Repository, identity_token};
+use super::Repository;
 
 /// Name of docker's file. Its keys are registries; those of podman's file may be longer.
 const DOCKER_FILE: &str = "config.json";
@@ -26,14 +26,16 @@ const NOT_FOUND: &str = "credentials not found";
 
 /// What a file has for a registry.
 #[derive(PartialEq)]
-enum Secret {
+pub(super) enum Secret {
+    /// What the registry takes as it is.
     Auth(RegistryAuth),
+    /// What is exchanged for it.
     IdentityToken(String),
 }
 
 /// A credential, and where it was looked up.
 pub(super) struct Credentials {
-    secret: Secret,
+    pub secret: Secret,
     /// File that has the credential; none for [`RegistryAuth::Anonymous`].
     pub file: Option<PathBuf>,
     /// Files that were to be read, existing or not.
@@ -55,14 +57,6 @@ impl Credentials {
             }
         }
         Ok(Self { secret: Secret::Auth(RegistryAuth::Anonymous), file: None, searched })
-    }
-
-    /// The credential as the registry takes it.
-    pub async fn auth(&self, repository: &Repository, plain_http: bool) -> anyhow::Result<RegistryAuth> {
-        match &self.secret {
-            Secret::Auth(auth) => Ok(auth.clone()),
-            Secret::IdentityToken(token) => identity_token::exchange(token, repository, plain_http).await,
-        }
     }
 }
 

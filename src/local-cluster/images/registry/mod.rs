@@ -22,7 +22,7 @@ use oci_client::{
 
 pub use repository::Repository;
 
-use self::credentials::Credentials;
+use self::credentials::{Credentials, Secret};
 use super::packed::{self, Blob, Packed};
 use crate::progress::Progress;
 
@@ -45,7 +45,10 @@ pub async fn push(
     let client = client(plain_http)?;
     let scope = repository.reference(tag);
     progress.step(&format!("Pushing to {repository}"));
-    let auth = credentials.auth(repository, plain_http).await?;
+    let auth = match &credentials.secret {
+        Secret::Auth(auth) => auth.clone(),
+        Secret::IdentityToken(token) => identity_token::exchange(token, repository, plain_http).await?,
+    };
     client.auth(&scope, &auth, RegistryOperation::Push).await.map_err(explain)?;
     let upload = Upload { client, repository };
     upload.images(tag, images).await.map_err(explain)
