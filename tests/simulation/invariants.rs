@@ -201,8 +201,12 @@ impl Invariants {
                 user.map(|user| format!("{revision} is deleted, and {} names it", name(user)))
             }
             Some("Pod") if after["metadata"]["namespace"] == MACHINE_NAMESPACE => {
-                if let Some(sent) = by.filter(|sent| before.is_none() && sent.at.elapsed() < PROMPT) {
-                    self.machines.insert(node_uid(after), sent.process.clone());
+                if before.is_none() {
+                    // One that is made late may come after another one has gone.
+                    match by.filter(|sent| sent.at.elapsed() < PROMPT) {
+                        Some(sent) => self.machines.insert(node_uid(after), sent.process.clone()),
+                        None => self.machines.remove(&node_uid(after)),
+                    };
                 }
                 None
             }
