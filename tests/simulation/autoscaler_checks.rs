@@ -61,6 +61,9 @@ pub struct ScalingChecks {
     named: BTreeSet<String>,
     /// Nodes whose taint was removed again.
     spared: BTreeMap<String, Instant>,
+    /// When Nodes above the replicas were named, whose replicas stay: as long as no watch shows this, each takes its replica
+    /// along.
+    named_above: Vec<Instant>,
     /// When others deleted a Node that was drained.
     deleted_beside: Vec<Instant>,
     ready_since: BTreeMap<String, Instant>,
@@ -199,7 +202,11 @@ impl ScalingChecks {
         }
         let replicas = |set: &Value| set["spec"]["replicas"].as_i64().unwrap_or_default();
         let (old, new) = (replicas(before), replicas(after));
+        let known = before["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
+        let is_new = |uid: &&str| !uid.is_empty() && !known.split(',').any(|one| one == *uid);
+        let added = victims.split(',').filter(is_new).count();
         if old == new {
+            self.named_above.extend(std::iter::repeat_n(now, added));
             return None;
         }
         self.written = Some((sent.process.clone(), new, false));
@@ -215,10 +222,7 @@ impl ScalingChecks {
             if new < min {
                 return Some(format!("{new} replicas, and the minimum is {min}"));
             }
-            let known = before["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
-            let is_new = |uid: &&str| !uid.is_empty() && !known.split(',').any(|one| one == *uid);
-            let added = victims.split(',').filter(is_new);
-            let added = i64::try_from(added.count()).unwrap();
+            let added = i64::try_from(added).unwrap();
             let gives_up = self.given_up.iter().any(|(process, at)| {
                 *process == sent.process && *at <= sent.at && sent.at < *at + CALL_LIMIT
             });
@@ -258,7 +262,8 @@ impl ScalingChecks {
 
     /// Number of Nodes that cluster-autoscaler drains, or drained lately, and that take their replicas along.
     pub fn drained(&self, server: &ApiServer) -> i64 {
-        self.drained_since(server, self.delay)
+        let lately = self.named_above.iter().filter(|at| at.elapsed() < self.delay).count();
+        self.drained_since(server, self.delay) + i64::try_from(lately).unwrap()
     }
 
     fn drained_since(&self, server: &ApiServer, recent: Duration) -> i64 {

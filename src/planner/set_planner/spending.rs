@@ -22,12 +22,10 @@ pub(super) struct Spending {
 impl Spending {
     pub(super) fn new(desired: &DesiredState<'_>, nodes: &[Candidate<'_, '_>]) -> Self {
         // A Node that cluster-autoscaler drains takes its replica along: nothing waits for the Node. The replica of a
-        // named victim is gone already. While there are more Nodes than replicas, the scale request lowers no replicas
-        // (`autoscaling::delete`): all others have to be available.
-        let unnamed = || nodes.iter().filter(|own| own.stays() && !own.node.victim);
-        let above = unnamed().count().saturating_sub(desired.replicas);
-        let drained = unnamed().filter(|own| own.node.autoscaler_drains).count();
-        let replicas = desired.replicas.saturating_sub(drained.saturating_sub(above));
+        // named victim is gone already.
+        let is_drained = |own: &Candidate<'_, '_>| own.node.autoscaler_drains && !own.node.victim;
+        let drained = nodes.iter().filter(|own| own.stays() && is_drained(own)).count();
+        let replicas = desired.replicas.saturating_sub(drained);
         let floor = desired.budget.floor(replicas);
         let single_floor = match desired.replacement {
             ReplacementOrder::SurgeFirst => floor,

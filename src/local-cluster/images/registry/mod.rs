@@ -10,7 +10,7 @@ mod identity_token;
 mod refusal;
 mod repository;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use http::HeaderValue;
@@ -47,7 +47,11 @@ pub async fn push(
     progress.step(&format!("Pushing to {repository}"));
     let auth = match &credentials.secret {
         Secret::Auth(auth) => auth.clone(),
-        Secret::IdentityToken(token) => identity_token::exchange(token, repository, plain_http).await?,
+        Secret::IdentityToken(token) => {
+            let file = credentials.file.as_deref().unwrap_or(Path::new("a file")).display();
+            let exchanged = identity_token::exchange(token, repository, plain_http).await;
+            exchanged.with_context(|| format!("the identity token in {file} cannot be used"))?
+        }
     };
     client.auth(&scope, &auth, RegistryOperation::Push).await.map_err(explain)?;
     let upload = Upload { client, repository };
