@@ -2,7 +2,7 @@
 //!
 //! The NodeSet stands for the set, and the Node for the Machine, so labels and annotations of Machines become those of Nodes.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     document::{Document, Kind},
@@ -38,6 +38,13 @@ pub(super) const MACHINE_DEPLOYMENT_RULES: [Rule; 6] = [
     ("spec.revisionHistoryLimit", "spec.revisionHistoryLimit", |value| count(value, 0..=1_000)),
     ("spec.paused", "spec.paused", flag),
 ];
+
+/// Most labels, annotations and taints of a template, and the most bytes of its annotations: the limits of the schema.
+const MOST_TEXTS: usize = 64;
+const MOST_TAINTS: usize = 32;
+const MOST_BYTES: usize = 64 * 1024;
+/// Most bytes of the annotations of an object, for any API server (`TotalAnnotationSizeLimitB`).
+const MOST_BYTES_OF_OBJECT: usize = 256 * 1024;
 
 /// Fields of metadata that API servers write, and the namespace: a NodeSet has none.
 const LEFT_OUT: [&str; 7] =
@@ -80,7 +87,7 @@ pub(super) fn convert(document: &Document, ledger: &mut Ledger, set: &mut Value,
         ledger.leave_out(&machine.at("providerID"));
     } else {
         autoscaling(ledger, set);
-        texts(ledger, set, &root.at("metadata"), &root.at("metadata"), refused_text);
+        texts(ledger, set, &root.at("metadata"), "metadata", refused_text);
     }
     if document.kind == Kind::MachineSet {
         // A MachineSet never replaces a Machine because of its template.
@@ -88,7 +95,7 @@ pub(super) fn convert(document: &Document, ledger: &mut Ledger, set: &mut Value,
     }
     // A Node had the labels of `spec.metadata`, so those take precedence over labels of its Machine.
     for metadata in [machine.at("metadata"), document.kind.machine_metadata()] {
-        texts(ledger, set, &metadata, &root.at("spec.template"), refused_on_nodes);
+        texts(ledger, set, &metadata, "spec.template", refused_on_nodes);
     }
     taints(ledger, set, &machine.at("taints"));
     if !is_machine {
@@ -178,19 +185,43 @@ pub(super) fn of_name(ledger: &mut Ledger, object: &Value) {
 }
 
 /// Labels and annotations at one place of the document, for one place in the NodeSet.
-fn texts(ledger: &mut Ledger, set: &mut Value, from: &Path, to: &Path, refused: Refused) {
+fn texts(ledger: &mut Ledger, set: &mut Value, from: &Path, to: &str, refused: Refused) {
+    let to_path = Path::default().at(to);
     for field in ["labels", "annotations"] {
         for (key, value) in ledger.entries(&from.at(field)) {
             let path = from.at(field).key(&key);
             if field == "annotations" && is_for_machines(&key) {
                 continue;
             }
-            match refused(field, &key, &value) {
+            let all = &set.pointer(&format!("/{}/{field}", to.replace('.', "/")));
+            let too_many = || is_too_many(field, &key, &value, all.and_then(Value::as_object), to);
+            match refused(field, &key, &value).or_else(too_many) {
                 Some(reason) => ledger.refuse(&path, reason),
-                None => ledger.place_together(&[path], set, &to.at(field).key(&key), value),
+                None => ledger.place_together(&[path], set, &to_path.at(field).key(&key), value),
             }
         }
     }
+}
+
+/// Returns why there is no room for a label or annotation beside `all`, if there is none.
+fn is_too_many(
+    field: &str,
+    key: &str,
+    value: &Value,
+    all: Option<&Map<String, Value>>,
+    to: &str,
+) -> Option<String> {
+    let all = all.filter(|all| !all.contains_key(key))?;
+    let is_template = to != "metadata";
+    if is_template && all.len() >= MOST_TEXTS {
+        return Some(format!("a template has at most {MOST_TEXTS} {field}"));
+    }
+    let size = |key: &str, value: &Value| key.len() + value.as_str().map_or(0, str::len);
+    let bytes = size(key, value) + all.iter().map(|(key, value)| size(key, value)).sum::<usize>();
+    let most = if is_template { MOST_BYTES } else { MOST_BYTES_OF_OBJECT };
+    (field == "annotations" && bytes > most).then(|| {
+        format!("with it there are {bytes} bytes of annotations, and {most} are the most: shorten one")
+    })
 }
 
 /// Returns true for annotations whose readers know no NodeSet and no Node.
@@ -266,7 +297,10 @@ fn taints(ledger: &mut Ledger, set: &mut Value, taints: &Path) {
         let same = |other: &Value| other.get("key") == key.as_ref() && other.get("effect") == effect.as_ref();
         let is_repeated = all.is_some_and(|all| all.iter().any(same));
         let repeated = || is_repeated.then(|| "another taint has the same key and effect".to_owned());
-        let refused = refused_taint(key.as_ref(), value.as_ref(), effect.as_ref()).or_else(repeated);
+        let is_full = all.is_some_and(|all| all.len() >= MOST_TAINTS);
+        let too_many = || is_full.then(|| format!("a template has at most {MOST_TAINTS} taints"));
+        let refused = refused_taint(key.as_ref(), value.as_ref(), effect.as_ref());
+        let refused = refused.or_else(repeated).or_else(too_many);
         if let Some(reason) = refused {
             ledger.refuse(&taint, reason);
             continue;

@@ -241,3 +241,29 @@ fn the_page_has_every_field_that_is_converted() {
         assert!(page.contains(&format!("`{name}`")), "{name}");
     }
 }
+
+#[test]
+fn what_a_template_has_no_room_for_is_named() {
+    let lines = |count: usize, line: &dyn Fn(usize) -> String| (0..count).map(line).collect::<String>();
+    let labels = lines(66, &|n| format!("      l{n:02}: a\n"));
+    let long = "x".repeat(4_000);
+    let annotations = lines(18, &|n| format!("      a{n:02}: {long}\n"));
+    let taints = lines(33, &|n| format!("  - {{key: t{n:02}, effect: NoSchedule}}\n"));
+    let text = format!(
+        "{}  metadata:\n    labels:\n{labels}    annotations:\n{annotations}  taints:\n{taints}",
+        MACHINE.replace("NAME", "m")
+    );
+    let Converted { objects, lost, .. } = converted(None, "f.yaml", &text);
+    let template = &objects[1]["spec"]["template"];
+    assert_eq!(template["labels"].as_object().unwrap().len(), 64);
+    assert_eq!(template["annotations"].as_object().unwrap().len(), 16);
+    assert_eq!(template["taints"].as_array().unwrap().len(), 32);
+    let wanted = [
+        "spec.metadata.annotations.a16: with it there are 68051 bytes of annotations, and 65536 are the most: shorten one",
+        "spec.metadata.annotations.a17: with it there are 68051 bytes of annotations, and 65536 are the most: shorten one",
+        "spec.metadata.labels.l64: a template has at most 64 labels",
+        "spec.metadata.labels.l65: a template has at most 64 labels",
+        "spec.taints[32]: a template has at most 32 taints",
+    ];
+    assert_eq!(lost, wanted.map(|line| format!("Machine m: not converted: {line}")));
+}
