@@ -128,8 +128,9 @@ mod tests {
 
     #[test]
     fn a_proxy_speaks_http() {
-        for url in ["socks5://p:1080", "https://p:3128"] {
+        for url in ["socks5://user:word@p:1080", "https://user:word@p:3128"] {
             let error = of(&config("https://k", Some(url)), |_| None).unwrap_err();
+            assert!(!error.to_string().contains("word"), "{error}");
             assert!(matches!(error, kube::Error::ProxyProtocolUnsupported { .. }), "{url}: {error}");
         }
     }

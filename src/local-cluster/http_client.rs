@@ -4,17 +4,23 @@ use anyhow::Context;
 use kube_ext::proxy::is_loopback;
 use reqwest::{Client, ClientBuilder};
 
+/// Why no client can be built, and the remedy.
+pub(super) const NO_TLS: &str = "cannot set up TLS: install the CAs of the system (ca-certificates), or name a file of CAs in SSL_CERT_FILE";
+
 /// Builds a client for `host`. It trusts the CAs of the system and respects `HTTPS_PROXY` and `NO_PROXY`, which lead nowhere for
 /// a host on this machine.
 pub(super) fn build(
     host: &str,
     settings: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> anyhow::Result<Client> {
-    // The client takes its cryptography from the process. An error says that there is one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    install_cryptography();
     let builder = Client::builder().user_agent(concat!("kube-node/", env!("CARGO_PKG_VERSION")));
     let builder = if is_loopback(host) { builder.no_proxy() } else { builder };
-    settings(builder).build().context(
-        "cannot set up TLS: install the CAs of the system (ca-certificates), or name a file of CAs in SSL_CERT_FILE",
-    )
+    settings(builder).build().context(NO_TLS)
+}
+
+/// Gives the process the cryptography from which such clients take theirs.
+pub(super) fn install_cryptography() {
+    // An error says that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }

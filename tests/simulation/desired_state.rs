@@ -121,7 +121,9 @@ impl DesiredState {
             // A Node that a rollout deletes, and that cannot go, keeps cluster-autoscaler off until the progress deadline.
             let is_kept = |own: &Arc<Value>| {
                 let is_leaving = stuck.iter().any(|node| node["metadata"]["deletionTimestamp"].is_string());
-                is_stuck && is_leaving && name(own) == *set && own["status"]["rollout"].is_object()
+                let rollout = &own["status"]["rollout"];
+                let rolls = rollout.is_object() && rollout["haltTime"].is_null();
+                is_stuck && is_leaving && name(own) == *set && rolls
             };
             let is_off = self.is_scaled && sets.iter().any(is_kept);
             if count != *replicas && !(is_stuck && count == replicas + 1) && !is_off {

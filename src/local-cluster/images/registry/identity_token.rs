@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use http_auth::parser::ChallengeParser;
 use oci_client::secrets::RegistryAuth;
 use reqwest::{
-    StatusCode,
+    StatusCode, Url,
     header::{HeaderMap, WWW_AUTHENTICATE},
     redirect::Policy,
 };
@@ -45,11 +45,12 @@ pub(super) async fn exchange(
     plain_http: bool,
 ) -> anyhow::Result<RegistryAuth> {
     let registry = repository.registry();
-    let host = repository.reference("latest").resolve_registry().to_owned();
-    let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
-    let client = http_client::build(name, |builder| builder.redirect(Policy::none()).timeout(LIMIT))?;
     let scheme = if plain_http { "http" } else { "https" };
-    let answer = client.get(format!("{scheme}://{host}/v2/")).send().await;
+    let url = format!("{scheme}://{}/v2/", repository.reference("latest").resolve_registry());
+    let url = Url::parse(&url).with_context(|| format!("{registry} is no host"))?;
+    let name = url.host_str().unwrap_or_default();
+    let client = http_client::build(name, |builder| builder.redirect(Policy::none()).timeout(LIMIT))?;
+    let answer = client.get(url).send().await;
     let answer = answer.map_err(|error| super::refusal::unreachable_by(&error.without_url(), repository))?;
     if answer.status() == StatusCode::OK {
         return Ok(RegistryAuth::Anonymous);

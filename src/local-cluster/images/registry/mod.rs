@@ -24,7 +24,7 @@ pub use repository::Repository;
 
 use self::credentials::{Credentials, Secret};
 use super::packed::{self, Blob, Packed};
-use crate::progress::Progress;
+use crate::{http_client, progress::Progress};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for one request: a layer on a slow line takes minutes.
@@ -59,8 +59,7 @@ pub async fn push(
 }
 
 fn client(plain_http: bool) -> anyhow::Result<Client> {
-    // The HTTP client takes its cryptography from the process. An error says that there is one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    http_client::install_cryptography();
     let config = ClientConfig {
         protocol: if plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
         // One request for each blob: some registries take no chunks.
@@ -70,9 +69,7 @@ fn client(plain_http: bool) -> anyhow::Result<Client> {
         user_agent: concat!("kube-node/", env!("CARGO_PKG_VERSION")),
         ..ClientConfig::default()
     };
-    Client::try_from(config).context(
-        "cannot set up TLS: install the CAs of the system (ca-certificates), or name a file of CAs in SSL_CERT_FILE",
-    )
+    Client::try_from(config).context(http_client::NO_TLS)
 }
 
 /// A client with the repository that it pushes to.

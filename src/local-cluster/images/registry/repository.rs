@@ -1,7 +1,9 @@
 //! Name of a repository in a registry: `REGISTRY/NAME`, without a tag.
 
-use std::{fmt, net::IpAddr};
+use std::fmt;
 
+use http::uri::Authority;
+use kube_ext::proxy::is_loopback;
 use oci_client::Reference;
 
 /// A repository.
@@ -44,8 +46,7 @@ impl Repository {
 
     /// True for `localhost` and loopback addresses, where docker and containerd speak http as well.
     pub(super) fn is_loopback(&self) -> bool {
-        let host = self.registry.rsplit_once(':').map_or(self.registry.as_str(), |(host, _)| host);
-        host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        self.registry.parse().is_ok_and(|authority: Authority| is_loopback(authority.host()))
     }
 
     /// The client's name for what a tag or a digest names here. A digest stands where a tag does: for a reference with a
