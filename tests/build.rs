@@ -203,15 +203,16 @@ fn complete_assets_of_another_release_are_not_those_that_were_asked_for() {
 #[test]
 fn nothing_is_built_where_a_download_was_asked_for() {
     let scene = Scene::new("download");
-    let mut up = scene.up("a", &[]);
-    up.args(["--download", "--download-from", "http://127.0.0.1:1"]);
-    let said = said(&up.output().unwrap());
-    assert!(
-        said.contains("error: no checksum is pinned for v3.6.8/etcd-v3.6.8-linux-")
-            || said.contains("cannot reach http://127.0.0.1:1/"),
-        "{said}"
-    );
-    assert!(scene.builds().is_empty(), "{:?}", scene.builds());
+    for (release, refusal) in [
+        ("1.36", "cannot reach http://127.0.0.1:1/v3.6.8/etcd-v3.6.8-linux-"),
+        ("1.37", "error: no checksum is pinned for v3.7.0/etcd-v3.7.0-linux-"),
+    ] {
+        let mut up = scene.up("a", &[]);
+        up.args(["--kubernetes-version", release, "--download", "--download-from", "http://127.0.0.1:1"]);
+        let said = said(&up.output().unwrap());
+        assert!(said.contains(refusal), "{release}: {said}");
+        assert!(scene.builds().is_empty(), "{release}: {:?}", scene.builds());
+    }
 }
 
 #[test]

@@ -213,18 +213,28 @@ async fn a_release_without_checksums_is_refused_before_anything_is_asked_for() {
     assert_eq!(cache.files(), [""; 0]);
 }
 
+/// The published files of a release, for any architecture.
+fn files_of(release: &Release) -> Vec<String> {
+    let programs = CONTROL_PLANE.iter().chain(&crate::binaries::REAL_NODE);
+    programs
+        .filter_map(|program| published(release, program))
+        .map(|file| file.path.replace("amd64", "ARCH").replace("arm64", "ARCH"))
+        .collect()
+}
+
+#[test]
+fn all_files_of_the_default_release_are_pinned() {
+    for file in files_of(<&Release>::default()) {
+        for arch in ["amd64", "arm64"] {
+            let path = format!("  {}", file.replace("ARCH", arch));
+            assert!(CHECKSUMS.lines().any(|line| line.ends_with(&path)), "{path}");
+        }
+    }
+}
+
 #[test]
 fn pinned_checksums_are_those_of_published_files() {
-    let paths: Vec<String> = crate::RELEASES
-        .iter()
-        .flat_map(|release| {
-            CONTROL_PLANE
-                .iter()
-                .chain(&crate::binaries::REAL_NODE)
-                .filter_map(|program| published(release, program))
-        })
-        .map(|file| file.path.replace("amd64", "ARCH").replace("arm64", "ARCH"))
-        .collect();
+    let paths: Vec<String> = crate::RELEASES.iter().flat_map(files_of).collect();
     for line in CHECKSUMS.lines().filter(|line| !line.starts_with('#')) {
         let (sum, path) = line.split_once("  ").unwrap();
         assert_eq!(HEXLOWER.decode(sum.as_bytes()).unwrap().len(), 32, "{line}");
