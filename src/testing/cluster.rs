@@ -13,6 +13,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use nix::{
+    errno::Errno,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -52,9 +53,12 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// The running cluster of a suite. Suites of one binary have clusters of their own.
+    /// The running cluster of a suite. Suites of one binary have clusters of their own. Its data stays when it ends, for
+    /// whoever reads a failed test, until the next run of the suite: with a real node it has a gigabyte.
     pub fn shared(target: TestTarget, suite: &str, args: &[&str]) -> Self {
-        let cluster = Self::in_folder(target, &format!("cluster-{suite}"));
+        let prefix = format!("cluster-{suite}");
+        remove_data_of_ended_runs(target, &prefix);
+        let cluster = Self::in_folder(target, &prefix);
         cluster.up(args);
         cluster
     }
@@ -147,6 +151,16 @@ impl TestCluster {
     pub fn metrics(&self) -> String {
         let port = self.state()["ports"]["operator"].as_u64().unwrap();
         http::get(format!("http://127.0.0.1:{port}/metrics")).unwrap_or_default()
+    }
+}
+
+fn remove_data_of_ended_runs(target: TestTarget, prefix: &str) {
+    for entry in std::fs::read_dir(target.tmp_dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let run = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-')?.parse().ok());
+        if run.is_some_and(|run| kill(Pid::from_raw(run), None) == Err(Errno::ESRCH)) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -19,6 +19,16 @@ pub fn daemons(cluster: &TestCluster) -> BTreeMap<String, i32> {
         .collect()
 }
 
+/// What keeps pods of a namespace from running, for whoever reads a failed test: pods, jobs and events, and the taints and
+/// conditions of the node.
+pub fn said_of_pods(cluster: &TestCluster, namespace: &str) -> String {
+    let events = cluster.try_kubectl(&["-n", namespace, "get", "pods,jobs,events"]);
+    let columns = r#"custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,TRUE:.status.conditions[?(@.status=="True")].type"#;
+    let node = cluster.try_kubectl(&["get", "node", "real-node", "--output", columns]);
+    let texts = [events.stdout, events.stderr, node.stdout, node.stderr];
+    texts.iter().map(|text| String::from_utf8_lossy(text)).collect()
+}
+
 /// A command that runs in the node's network.
 pub fn in_its_network(cluster: &TestCluster, program: &str) -> Command {
     let mut command = Command::new("nsenter");

@@ -11,12 +11,12 @@ use kube_node_api::names;
 use serde_json::{Map, Value, json};
 
 use super::{
-    NAMESPACE,
+    CLUSTER, NAMESPACE,
     record::Record,
     scenarios::{Goal, Scenario, Step},
     systems::{System, Target},
 };
-use kube_node_testing::{LONG, create, eventually};
+use kube_node_testing::{LONG, create, eventually, real_node::said_of_pods};
 
 /// Time limit of a step for a real kubelet and for a hollow one, beside all others. A hollow kubelet takes all steps, so its
 /// limit costs no time, and a busy machine is no difference.
@@ -70,7 +70,13 @@ pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &S
             Step::Until(goal) => {
                 let last = record.until(&name, from, limit, |pod| goal.is_met(pod)).await;
                 let is_met = last.is_some() || target.system != System::Kubelet;
-                assert!(is_met, "{name} never came there: {:#?}", record.of(&name).shown.last());
+                let shown = || record.of(&name).shown.pop().map(|(_, pod)| pod["status"].to_string());
+                assert!(
+                    is_met,
+                    "{name} does not show {goal:?}, but {:?}; {}",
+                    shown(),
+                    said_of_pods(&CLUSTER, NAMESPACE)
+                );
                 // What follows is another course then, and this is why.
                 if last.is_none() {
                     println!("{name} does not show {goal:?} after {limit:?}");

@@ -22,7 +22,9 @@ use super::{
     channel::{Credentials, connect_to},
     program::{copy_of_chart, said, try_helm},
 };
-use kube_node_testing::{Fixture, LONG, class_spec, condition, create, eventually, http, name};
+use kube_node_testing::{
+    Fixture, LONG, class_spec, condition, create, eventually, http, name, real_node::said_of_pods,
+};
 
 /// Where a release is.
 pub const NAMESPACE: &str = "kube-node-system";
@@ -46,10 +48,10 @@ pub fn helm(args: &[&str]) -> String {
 
 /// What stands in the way, for whoever reads a failed test.
 pub fn pods_said() -> String {
-    let events = CLUSTER.try_kubectl(&["-n", NAMESPACE, "get", "pods,jobs,events"]);
+    let pods = said_of_pods(&CLUSTER, NAMESPACE);
     let logs =
         CLUSTER.try_kubectl(&["-n", NAMESPACE, "logs", "--prefix", "-l", "app.kubernetes.io/name=kube-node"]);
-    said(&events) + &said(&logs)
+    pods + &said(&logs)
 }
 
 /// Installs or upgrades, with values of this step alone, and waits until the operator is Ready and the jobs are done.

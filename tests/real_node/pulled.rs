@@ -10,7 +10,9 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
-use kube_node_testing::{Fixture, TemporaryCluster, class_spec, create, test_target};
+use kube_node_testing::{
+    Fixture, TemporaryCluster, class_spec, create, real_node::said_of_pods, test_target,
+};
 use serde_json::json;
 
 use crate::{
@@ -46,7 +48,7 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
     let install = ["install", "kube-node", CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait"];
     let limits = ["--wait-for-jobs", "--timeout", "4m", "--set", "replicas=1", "--set", &image];
     let output = try_helm(&cluster.dir.join("kubeconfig"), &[&install[..], &limits].concat());
-    let events = || said(&cluster.try_kubectl(&["-n", NAMESPACE, "get", "pods,events"]));
+    let events = || said_of_pods(&cluster, NAMESPACE);
     assert!(output.status.success(), "{}\n{}", said(&output), events());
     println!("helm install with that image: {:.1} s", start.elapsed().as_secs_f64());
 
