@@ -12,6 +12,8 @@ const FOLDER: &str = "tests/simulation";
 #[derive(Debug)]
 pub struct Bug {
     pub name: String,
+    /// A schedule that is known to find it.
+    pub seed: Option<u64>,
     pub edits: Vec<Edit>,
 }
 
@@ -32,6 +34,7 @@ pub struct Edit {
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
+    seed: Option<u64>,
     file: Option<String>,
     find: Option<String>,
     replace: Option<String>,
@@ -64,7 +67,7 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-fn bug(Entry { name, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
+fn bug(Entry { name, seed, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
     match (file, find, replace) {
         (Some(file), Some(find), Some(replace)) => edits.push(Edit { file, find, replace }),
         (None, None, None) if !edits.is_empty() => {}
@@ -75,5 +78,5 @@ fn bug(Entry { name, file, find, replace, mut edits }: Entry) -> anyhow::Result<
         edits.iter().any(|edit| edit.replace.contains(&switch)),
         "no edit of bug {name} is under planted({switch})"
     );
-    Ok(Bug { name, edits })
+    Ok(Bug { name, seed, edits })
 }

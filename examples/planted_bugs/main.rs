@@ -6,7 +6,8 @@
 //!
 //! A copy of the source, in `target/planted-bugs/source`, gets the edits of all bugs and is built once, in
 //! `target/planted-bugs/target` or `CARGO_TARGET_DIR`; `KUBE_NODE_PLANTED` switches on one bug. Without a bug the copy has
-//! to pass. Bugs that no random schedule finds in `--seconds` are tried with the scenarios of the systematic generator.
+//! to pass. A bug is tried with the schedule that is known to find it, if its list has one; else, or if that one does not find it
+//! any more, with the first schedules, and then with the scenarios of the systematic generator, each for `--seconds` at most.
 
 mod bugs;
 mod source;
@@ -47,7 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let output = folder.join("output");
     let simulation = Simulation::new(&program, &copy, &output);
     // A schedule that fails without a bug would find all of them.
-    if let Some(found) = simulation.random(None, options.seeds, Duration::MAX)? {
+    if let Some(found) = simulation.random(None, 0..options.seeds, Duration::MAX)? {
         bail!("without a bug, {}: {}", found.by, found.violation);
     }
     println!("without a bug: {} schedules pass in {:.0} s\n", options.seeds, begun.elapsed().as_secs_f64());
@@ -55,10 +56,16 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut missed = Vec::new();
     for bug in &chosen {
         let name = Some(bug.name.as_str());
-        let found = match simulation.random(name, options.seeds, options.limit)? {
-            None => simulation.systematic(name, options.limit)?,
-            found => found,
-        };
+        let known = bug.seed.map(|seed| seed..seed + 1);
+        let mut found = None;
+        for seeds in known.into_iter().chain([0..options.seeds]) {
+            if found.is_none() {
+                found = simulation.random(name, seeds, options.limit)?;
+            }
+        }
+        if found.is_none() {
+            found = simulation.systematic(name, options.limit)?;
+        }
         if let Some(Found { by, schedules, violation }) = found {
             println!("| {} | {by} | {schedules} | {} |", bug.name, violation.replace('|', "\\|"));
         } else {
@@ -110,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_those_that_there_are() {
-        let bug = |name: &str| Bug { name: name.to_owned(), edits: Vec::new() };
+        let bug = |name: &str| Bug { name: name.to_owned(), seed: None, edits: Vec::new() };
         let all = [bug("a"), bug("b")];
         let error = choose(&all, &["c".to_owned()]).err().unwrap();
         assert_eq!(error.to_string(), "there is no bug c; there are: a, b");

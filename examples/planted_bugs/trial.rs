@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    ops::Range,
     path::Path,
     process::{Command, Stdio},
     thread::sleep,
@@ -30,7 +31,7 @@ pub struct Simulation<'a> {
 pub struct Found {
     /// The seed, or the scenario with its fault.
     pub by: String,
-    /// Number of schedules up to this one; empty if unknown.
+    /// Number of schedules up to this one; empty if it was the first that was tried.
     pub schedules: String,
     /// First line of the violation.
     pub violation: String,
@@ -49,12 +50,17 @@ impl<'a> Simulation<'a> {
         Self { program, folder, output }
     }
 
-    /// Runs random schedules with a bug, the first `seeds` of them, for `limit` at most.
-    pub fn random(&self, bug: Option<&str>, seeds: u64, limit: Duration) -> anyhow::Result<Option<Found>> {
+    /// Runs the random schedules of these seeds with a bug, for `limit` at most.
+    pub fn random(
+        &self,
+        bug: Option<&str>,
+        seeds: Range<u64>,
+        limit: Duration,
+    ) -> anyhow::Result<Option<Found>> {
         let begun = Instant::now();
-        let mut from = 0;
-        while from < seeds && begun.elapsed() < limit {
-            let until = (from + PART).min(seeds);
+        let mut from = seeds.start;
+        while from < seeds.end && begun.elapsed() < limit {
+            let until = (from + PART).min(seeds.end);
             match self.run(RANDOM, bug, ("KUBE_NODE_SEEDS", &format!("{from}..{until}")), HANGS)? {
                 End::Passed => {}
                 End::Failed(output) => {
@@ -63,7 +69,9 @@ impl<'a> Simulation<'a> {
                     return Ok(Some(Found {
                         by: seed
                             .map_or_else(|| format!("seeds {from}..{until}"), |seed| format!("seed {seed}")),
-                        schedules: seed.map_or_else(String::new, |seed| (seed + 1).to_string()),
+                        schedules: seed
+                            .filter(|_| seeds.start == 0)
+                            .map_or_else(String::new, |seed| (seed + 1).to_string()),
                         violation: violation(&output),
                     }));
                 }
