@@ -11,6 +11,7 @@ use crate::{
     autoscaler_checks::is_drained,
     invariants::size,
     objects::{is_available, is_ready, name, set_of, taints},
+    others::is_leaving,
     run::{LABEL, SICK, VERSION_LABEL},
 };
 
@@ -89,7 +90,7 @@ impl DesiredState {
             if !self.sets.contains_key(&set_of(node)) {
                 return Some(format!("{name} has no set"));
             }
-            if node["metadata"]["deletionTimestamp"].is_string() {
+            if is_leaving(node) {
                 if draining.contains(&set_of(node)) {
                     return Some(format!("{name} is on its way out"));
                 }
@@ -118,15 +119,25 @@ impl DesiredState {
         for (set, replicas) in &self.sets {
             let count = count(set) as u64;
             let is_stuck = set_of_stuck.as_ref() == Some(set);
-            // A Node that a rollout deletes, and that cannot go, keeps cluster-autoscaler off until the progress deadline.
+            // A Node that a rollout deletes, and that cannot go, keeps cluster-autoscaler off until the progress deadline; a new
+            // one that does not become available, until it has taken longer than a Node may.
             let is_kept = |own: &Arc<Value>| {
-                let is_leaving = stuck.iter().any(|node| node["metadata"]["deletionTimestamp"].is_string());
+                let is_new = |node: &Value| {
+                    node["metadata"]["labels"][LABEL_REVISION] == own["status"]["updateRevision"]
+                };
+                let is_waited_for =
+                    |node: &&Arc<Value>| is_leaving(node) || is_new(node) && !is_available(node);
                 let rollout = &own["status"]["rollout"];
                 let rolls = rollout.is_object() && rollout["haltTime"].is_null();
-                is_stuck && is_leaving && name(own) == *set && rolls
+                is_stuck && stuck.iter().any(is_waited_for) && name(own) == *set && rolls
             };
             let is_off = self.is_scaled && sets.iter().any(is_kept);
-            if count != *replicas && !(is_stuck && count == replicas + 1) && !is_off {
+            // Those that were deleted, and wait until the budget of their set lets them go.
+            let is_waiting =
+                |node: &&&Arc<Value>| set_of(node) == *set && is_leaving(node) && !draining.contains(set);
+            let waiting = free.iter().filter(is_waiting).count() as u64;
+            let may_be = replicas + waiting..=replicas + waiting + 1;
+            if count != *replicas && !(is_stuck && may_be.contains(&count)) && !is_off {
                 return Some(format!("{set} has {count} Nodes of {replicas}"));
             }
         }
@@ -157,7 +168,7 @@ impl DesiredState {
                 continue;
             }
             let (spec, status) = (&set["spec"], &set["status"]);
-            if set["metadata"]["deletionTimestamp"].is_string() {
+            if is_leaving(set) {
                 return Some(format!("{} is on its way out", name(set)));
             }
             if set["metadata"]["annotations"][ANNOTATION_VICTIMS].is_string() {

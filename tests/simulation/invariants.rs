@@ -113,6 +113,9 @@ impl Invariants {
                 if observed < last {
                     return Some(format!("observedGeneration goes back from {last} to {observed}"));
                 }
+                if before.is_some_and(|before| before["status"] == after["status"]) {
+                    return None;
+                }
                 // A request that is carried out after its client gave it up brings an old status back.
                 if by.is_some_and(|sent| sent.at < changed || sent.is_given_up) {
                     self.old_statuses.insert(uid);

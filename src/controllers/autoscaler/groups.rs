@@ -269,7 +269,7 @@ impl Groups {
 
     /// Target size of the group; None while the result of a write is unknown.
     pub(super) fn target_size(&self, group: &Group) -> Option<i32> {
-        let snapshot = self.writer.snapshot(group.name(), &group.shown)?;
+        let snapshot = self.writer.tell(group.name(), &group.shown)?;
         Some(self.machines(group, |machines, coming| {
             autoscaling::target_size(&snapshot, machines, coming, group.rolling())
         }))

@@ -75,6 +75,14 @@ impl Writer {
         entry.cache.lock().current(shown).cloned()
     }
 
+    /// [`Writer::snapshot`] for an answer that says how many replicas the set has.
+    pub(super) fn tell(&self, set: &str, shown: &SetSnapshot) -> Option<SetSnapshot> {
+        let snapshot = self.snapshot(set, shown)?;
+        let entry = Arc::clone(self.sets.lock().entry(set.to_owned()).or_default());
+        entry.cache.lock().tell(&snapshot);
+        Some(snapshot)
+    }
+
     /// Executes a scale request before `deadline`. `decide` may be called several times, each time with the present snapshot of
     /// the set; `shown` returns the snapshot that the watch shows.
     pub(super) async fn execute(
@@ -114,7 +122,7 @@ impl Writer {
             let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(ScaleRefusal::no_group(""));
             let deadline = Instant::now() + SCALE_LIMIT;
-            match self.run(deadline, ScaleRequest::of_number(), &set, &entry, unknown, nothing).await {
+            match self.run(deadline, ScaleRequest::of_names(), &set, &entry, unknown, nothing).await {
                 // The set is no group any more: nothing is left to settle.
                 Err(status) if status.code() == Code::NotFound => {}
                 settled => settled?,

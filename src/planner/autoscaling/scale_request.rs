@@ -2,7 +2,7 @@
 //!
 //! A write has the version of its decision as a precondition. On a conflict the set is read and the request
 //! is decided again, except if the spec has changed and the request is a number: that number was computed for
-//! another size. Without a response, the write may have been applied, or may be applied later. The set is
+//! another size. The same holds if the replicas are not those of the last answer. Without a response, the write may have been applied, or may be applied later. The set is
 //! then read first; if it still has the old version, a write without meaning changes the version
 //! ([`ApiCall::Fence`]), so that the lost write can no longer take effect.
 
@@ -134,6 +134,7 @@ impl ScaleRequest {
             }
             (PendingCall::Nothing, _) => None,
             (PendingCall::Writing(..), ApiResponse::Stands(live)) => {
+                cache.tell(&live);
                 cache.read(live);
                 return ScaleStep::Done;
             }
@@ -165,6 +166,7 @@ impl ScaleRequest {
                 cache.read(live.clone());
                 if let Some((on, change)) = self.lost.take() {
                     if change.is_done(&live) {
+                        cache.tell(&live);
                         return ScaleStep::Done;
                     }
                     // Another client has changed the spec, before or after our write.
@@ -192,6 +194,9 @@ impl ScaleRequest {
                 Err(refusal) => return ScaleStep::Refused(refusal),
             },
         };
+        if !self.repeatable && !cache.is_told(&snapshot) {
+            return ScaleStep::Failed(ScaleFailure::Changed);
+        }
         match decide(&snapshot) {
             Ok(None) => ScaleStep::Done,
             Ok(Some(change)) => {

@@ -88,6 +88,34 @@ fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
 }
 
 #[test]
+fn a_number_that_was_computed_for_another_size_is_refused() {
+    let done =
+        || vec![ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) })];
+    let changed = ScaleStep::Failed(ScaleFailure::Changed);
+    let end = |told: &SetSnapshot, request| {
+        let mut cache = WriteCache::default();
+        cache.tell(told);
+        carried_out(request, &mut cache, done())
+    };
+    // The watch shows 3 replicas; 1 was the last answer. Which Nodes go does not depend on the size.
+    assert_eq!(end(&snapshot(1), ScaleRequest::of_number()), (changed.clone(), vec![]));
+    assert_eq!(end(&snapshot(1), ScaleRequest::of_names()).0, ScaleStep::Done);
+    assert_eq!(end(&snapshot(3), ScaleRequest::of_number()).0, ScaleStep::Done);
+    let recreated = SetSnapshot { uid: "other".to_owned(), ..snapshot(1) };
+    assert_eq!(end(&recreated, ScaleRequest::of_number()).0, ScaleStep::Done);
+    // A complete request is an answer, too: the watch that lags behind it is known to.
+    let mut cache = WriteCache::default();
+    cache.tell(&snapshot(3));
+    assert_eq!(carried_out(ScaleRequest::of_number(), &mut cache, done()).0, ScaleStep::Done);
+    let again =
+        vec![ApiResponse::Stands(SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(7) })];
+    assert_eq!(carried_out(ScaleRequest::of_number(), &mut cache, again).0, ScaleStep::Done);
+    // A user scales.
+    cache.read(SetSnapshot { generation: 4, version: "4".to_owned(), ..snapshot(9) });
+    assert_eq!(carried_out(ScaleRequest::of_number(), &mut cache, done()), (changed, vec![]));
+}
+
+#[test]
 fn a_lost_response_is_followed_to_its_end() {
     let done = || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
     let untouched = || ApiResponse::Stands(snapshot(3));

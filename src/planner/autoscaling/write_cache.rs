@@ -72,6 +72,8 @@ pub fn record(victims: &BTreeSet<String>) -> Option<String> {
 pub struct WriteCache {
     read: Option<SetSnapshot>,
     unsettled: Option<SetSnapshot>,
+    /// UID and replicas of the set as cluster-autoscaler knows them from the last answer.
+    told: Option<(String, i32)>,
 }
 
 impl WriteCache {
@@ -84,6 +86,18 @@ impl WriteCache {
         // A recreated set has another UID, and its generation starts again.
         let newer = |read: &&SetSnapshot| read.uid == shown.uid && read.age() > shown.age();
         Some(self.read.as_ref().filter(newer).unwrap_or(shown))
+    }
+
+    /// Records the state from which a target size was answered, or which a complete request has left.
+    pub fn tell(&mut self, snapshot: &SetSnapshot) {
+        self.told = Some((snapshot.uid.clone(), snapshot.replicas));
+    }
+
+    /// Returns false if the last answer was for another number of replicas. The delta of a request was then computed for
+    /// another size: a write of an earlier process, which got no response, may have been applied since.
+    pub fn is_told(&self, snapshot: &SetSnapshot) -> bool {
+        let told = self.told.as_ref().filter(|(uid, _)| *uid == snapshot.uid);
+        told.is_none_or(|(_, replicas)| *replicas == snapshot.replicas)
     }
 
     /// Records the state in an API server's response.
