@@ -137,5 +137,9 @@ pub const ANNOTATION_MEMORY: &str = "hollow.kube-node.io/memory";
 /// kubelet does not know. By you.
 pub const ANNOTATION_EXEC_EXIT_CODE: &str = "hollow.kube-node.io/exec-exit-code";
 
+/// Annotation of a Namespace that did not exist before kube-node was installed: `kube-node cleanup` deletes it. By `kube-node
+/// setup` and `kube-node up`.
+pub const ANNOTATION_CREATED: &str = "kube-node.io/created";
+
 /// File name of the machine program, beside `kube-node` and at the root of the image.
 pub const MACHINE_PROGRAM: &str = "kube-node-machine";

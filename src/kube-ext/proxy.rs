@@ -31,21 +31,54 @@ pub(super) fn of(
     let https = either("HTTPS_PROXY", "https_proxy");
     // kube takes the variable where a kubeconfig names no proxy, and does not ask NO_PROXY for the server.
     let is_variable = https.parse::<Uri>().is_ok_and(|of_variable| of_variable == *url);
-    if is_variable && server.host().is_some_and(is_loopback) {
+    let excluded = either("NO_PROXY", "no_proxy");
+    let goes_straight =
+        server.host().is_some_and(is_loopback) || excluded.split(',').any(|one| one.trim() == "*");
+    if is_variable && goes_straight {
         return Ok(None);
     }
+    // The matcher would take a scheme that it does not know for no proxy.
+    if !is_variable && url.scheme_str().is_some_and(|scheme| scheme != "http") {
+        return Err(unsupported(url));
+    }
     let matcher = if is_variable {
-        Matcher::builder().https(https).no(either("NO_PROXY", "no_proxy"))
+        Matcher::builder().https(https).no(excluded_hosts(&excluded, server))
     } else {
         Matcher::builder().all(url.to_string())
     };
     let matcher = matcher.build();
     match matcher.intercept(server) {
-        Some(proxy) if proxy.uri().scheme_str() != Some("http") => {
-            Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy.uri().clone()) })
-        }
+        Some(proxy) if proxy.uri().scheme_str() != Some("http") => Err(unsupported(proxy.uri())),
         proxy => Ok(proxy),
     }
+}
+
+/// The error about a proxy that does not speak http, without its credential.
+fn unsupported(proxy: &Uri) -> kube::Error {
+    let mut parts = proxy.clone().into_parts();
+    let authority =
+        parts.authority.as_ref().and_then(|authority| authority.as_str().rsplit('@').next()?.parse().ok());
+    parts.authority = authority;
+    let proxy_url = Uri::from_parts(parts).unwrap_or_default();
+    kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy_url) }
+}
+
+/// Entries of `NO_PROXY` in the forms that the matcher knows: it has neither `*.domain` nor `host:port`
+/// (golang.org/x/net/http/httpproxy has both).
+fn excluded_hosts(excluded: &str, server: &Uri) -> String {
+    let port = server.port_u16().unwrap_or(443);
+    let host = |entry: &str| {
+        let entry = entry.trim();
+        let entry = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
+        match entry.rsplit_once(':') {
+            // More colons are those of an IPv6 address, with a port behind its bracket.
+            Some((host, of_entry)) if !host.contains(':') || host.ends_with(']') => {
+                (of_entry.parse() == Ok(port)).then(|| host.to_owned())
+            }
+            _ => Some(entry.to_owned()),
+        }
+    };
+    excluded.split(',').filter_map(host).collect::<Vec<_>>().join(",")
 }
 
 /// Leads a connector through a proxy, if there is one.
@@ -127,8 +160,39 @@ mod tests {
     }
 
     #[test]
+    fn no_proxy_has_the_forms_that_kubectl_knows() {
+        let is_straight = |excluded: &str, server: &str| {
+            let variables = [("HTTPS_PROXY", "http://env:3128"), ("NO_PROXY", excluded)];
+            chosen(server, Some("http://env:3128"), &variables).is_none()
+        };
+        for (excluded, server) in [
+            ("*", "https://10.1.2.3:6443"),
+            ("a.example, *", "https://k.example.com"),
+            ("10.1.2.3:6443", "https://10.1.2.3:6443"),
+            ("k.example.com:443", "https://k.example.com"),
+            ("*.corp.example", "https://k.corp.example:6443"),
+            ("[2001:db8::1]:6443", "https://[2001:db8::1]:6443"),
+            ("2001:db8::1", "https://[2001:db8::1]:6443"),
+        ] {
+            assert!(is_straight(excluded, server), "{excluded}: {server}");
+        }
+        for (excluded, server) in [
+            ("", "https://10.1.2.3:6443"),
+            ("10.1.2.3:443", "https://10.1.2.3:6443"),
+            ("*.corp.example", "https://k.example.com"),
+        ] {
+            assert!(!is_straight(excluded, server), "{excluded}: {server}");
+        }
+    }
+
+    #[test]
     fn a_proxy_speaks_http() {
-        for url in ["socks5://user:word@p:1080", "https://user:word@p:3128"] {
+        for url in [
+            "socks5://user:word@p:1080",
+            "https://user:word@p:3128",
+            "socks://user:word@p",
+            "ftp://user:word@p",
+        ] {
             let error = of(&config("https://k", Some(url)), |_| None).unwrap_err();
             assert!(!error.to_string().contains("word"), "{error}");
             assert!(matches!(error, kube::Error::ProxyProtocolUnsupported { .. }), "{url}: {error}");

@@ -41,6 +41,8 @@ const KUBERNETES: &str = "https://dl.k8s.io/release";
 const ETCD: &str = "https://github.com/etcd-io/etcd/releases/download";
 /// Time without a byte after which a download is given up.
 const STALL: Duration = Duration::from_secs(30);
+/// Most bytes of a file; kube-apiserver has a tenth of it.
+const SIZE_MAX: u64 = 1 << 30;
 /// Longest chain of redirects; either publisher needs two.
 const REDIRECTS: usize = 5;
 
@@ -74,6 +76,8 @@ pub(super) fn mirror(text: &str) -> Result<String, String> {
     let url = url.ok_or("write a URL, such as https://mirror.example.com/kubernetes")?;
     if url.query().is_some() {
         Err("leave the query away".to_owned())
+    } else if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        Err("leave user and password away: the URL is printed".to_owned())
     } else {
         Ok(text.trim_end_matches('/').to_owned())
     }
@@ -193,6 +197,8 @@ impl Source<'_> {
                 anyhow!(error.without_url()).context(what)
             })?;
             let Some(bytes) = piece else { break };
+            let is_small = received + bytes.len() as u64 <= SIZE_MAX;
+            ensure!(is_small, "{url} has sent more than {}: no program is so large", megabytes(SIZE_MAX));
             file.write_all(&bytes).with_context(cannot_write)?;
             hash.update(&bytes);
             received += bytes.len() as u64;

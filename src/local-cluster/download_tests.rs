@@ -251,6 +251,7 @@ fn mirrors_are_urls() {
         "ftp://mirror.example.com",
         "/srv/mirror",
         "https://mirror.example.com/?a=b",
+        "https://user:word@mirror.example.com",
         "",
     ] {
         assert!(mirror(wrong).is_err(), "{wrong}");

@@ -19,6 +19,12 @@ pub(super) fn build(
     settings(builder).build().context(NO_TLS)
 }
 
+/// A variable of the environment that names proxies, by this name or in small letters.
+pub(super) fn variable(name: &str) -> Option<String> {
+    let names = [name.to_owned(), name.to_ascii_lowercase()];
+    names.iter().filter_map(|name| std::env::var(name).ok()).find(|value| !value.is_empty())
+}
+
 /// Gives the process the cryptography from which such clients take theirs.
 pub(super) fn install_cryptography() {
     // An error says that there is one already.

@@ -19,7 +19,7 @@ use kube::{
     },
 };
 use kube_ext::error::refusal;
-use kube_node_api::names::{FINALIZER_IN_USE, MACHINE_NAMESPACE};
+use kube_node_api::names::{ANNOTATION_CREATED, FINALIZER_IN_USE, MACHINE_NAMESPACE};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -194,9 +194,33 @@ async fn apply_files(client: &Client) -> anyhow::Result<()> {
 
 /// Server-side apply with force: fields of ours that another manager has changed become ours again.
 pub(super) async fn apply_manifest(client: &Client, manifest: &Manifest) -> anyhow::Result<()> {
-    let api = api(client, manifest);
-    let applied = api.patch(&manifest.0.name_any(), &apply_params(), &Patch::Apply(&manifest.0)).await;
+    let (api, name) = (api(client, manifest), manifest.0.name_any());
+    let mut object = manifest.0.clone();
+    if is_removable_namespace(manifest) && namespace_is_ours(client, manifest).await? != Some(false) {
+        object.annotations_mut().insert(ANNOTATION_CREATED.to_owned(), "true".to_owned());
+    }
+    let applied = api.patch(&name, &apply_params(), &Patch::Apply(&object)).await;
     applied.map(drop).with_context(|| format!("cannot apply {}", title(manifest)))
+}
+
+/// Returns true if the object is a namespace of the files that is no namespace of Kubernetes itself.
+pub(super) fn is_removable_namespace((object, resource): &Manifest) -> bool {
+    resource.kind == "Namespace" && object.name_any() != LEASES_NAMESPACE
+}
+
+/// Returns true if an installation has created a namespace, and false if it was there before; none if it is not there.
+pub(super) async fn namespace_is_ours(client: &Client, manifest: &Manifest) -> anyhow::Result<Option<bool>> {
+    let there = api(client, manifest).get_metadata_opt(&manifest.0.name_any()).await;
+    let there = there.with_context(|| format!("cannot read {}", title(manifest)))?;
+    Ok(there.map(|namespace| namespace.annotations().contains_key(ANNOTATION_CREATED)))
+}
+
+/// Gives up the fields of an object that were applied; the rest of it stays.
+pub(super) async fn give_up_fields(client: &Client, manifest: &Manifest) -> anyhow::Result<()> {
+    let name = manifest.0.name_any();
+    let nothing = DynamicObject::new(&name, &manifest.1);
+    let applied = api(client, manifest).patch(&name, &apply_params(), &Patch::Apply(&nothing)).await;
+    applied.map(drop).with_context(|| format!("cannot give up {}", title(manifest)))
 }
 
 pub(super) fn apply_params() -> PatchParams {

@@ -23,8 +23,8 @@ use serde_json::Value;
 use super::{
     NAMESPACE, images,
     manifests::{
-        self, LEASES_NAMESPACE, Manifest, api, apply_manifest, install, parse, release_secrets, remove,
-        title, wait_for,
+        self, LEASES_NAMESPACE, Manifest, api, apply_manifest, give_up_fields, install,
+        is_removable_namespace, namespace_is_ours, parse, release_secrets, remove, title, wait_for,
     },
 };
 
@@ -89,9 +89,9 @@ pub async fn other_version(client: &Client) -> anyhow::Result<Option<String>> {
     Ok(version.filter(|version| version != env!("CARGO_PKG_VERSION")))
 }
 
-/// Installs kube-node with its operator, or changes what another call has installed.
-pub async fn setup(client: &Client, image: Option<&str>) -> anyhow::Result<()> {
-    let objects = objects(image)?;
+/// Installs kube-node, with its `operator` if that is asked for, or changes what another call has installed.
+pub async fn setup(client: &Client, operator: bool, image: Option<&str>) -> anyhow::Result<()> {
+    let objects = if operator { objects(image)? } else { Vec::new() };
     try_out(client, manifests::everything()?.iter().chain(&objects)).await?;
     install(client).await?;
     for object in &objects {
@@ -103,13 +103,26 @@ pub async fn setup(client: &Client, image: Option<&str>) -> anyhow::Result<()> {
 /// Deletes everything that [`install`] applied, and what [`setup`] did, and waits until it is gone. The CRDs and their
 /// objects go first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
 /// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its namespace.
-pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
+///
+/// Returns the namespaces that stay, since they were there before the installation.
+pub async fn uninstall(client: &Client) -> anyhow::Result<Vec<String>> {
     remove(client, manifests::crds()?).await?;
     release_secrets(client, NAMESPACE).await?;
-    let mut all = [manifests::all()?, objects(None)?].concat();
-    all.retain(|(object, _)| object.name_any() != LEASES_NAMESPACE);
+    let (mut all, mut staying) = (Vec::new(), Vec::new());
+    for manifest in [manifests::all()?, objects(None)?].concat() {
+        if manifest.0.name_any() == LEASES_NAMESPACE {
+            continue;
+        }
+        if is_removable_namespace(&manifest) && namespace_is_ours(client, &manifest).await? == Some(false) {
+            give_up_fields(client, &manifest).await?;
+            staying.push(manifest.0.name_any());
+            continue;
+        }
+        all.push(manifest);
+    }
     all.reverse();
-    remove(client, all).await
+    remove(client, all).await?;
+    Ok(staying)
 }
 
 /// Has the API server validate all objects and change nothing.

@@ -110,11 +110,14 @@ pub(super) fn read(text: &str) -> (Vec<Document>, Vec<String>) {
     for (line, piece) in pieces(text) {
         // The empty lines are for the line number in the error.
         match parse(piece).or_else(|_| parse(&format!("{}{piece}", "\n".repeat(line)))) {
-            Ok(values) => {
-                for value in values {
+            Ok((values, has_merges)) => {
+                for mut value in values {
                     at += 1;
+                    let mut whole = value.clone();
+                    // One item of a list that cannot be merged does not stop the others.
+                    let items_have = has_merges && merge(&mut whole).map(|()| value = whole).is_err();
                     if !value.is_null() {
-                        open(value, at, &mut documents, &mut unread);
+                        open(value, at, items_have, &mut documents, &mut unread);
                     }
                 }
             }
@@ -152,38 +155,47 @@ fn pieces(text: &str) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// Values of a piece: several, if JSON objects follow each other.
-fn parse(piece: &str) -> serde_norway::Result<Vec<Yaml>> {
+/// Values of a piece: several, if JSON objects follow each other. True if they may have merge keys, which JSON does not have.
+fn parse(piece: &str) -> serde_norway::Result<(Vec<Yaml>, bool)> {
     let json = piece.strip_prefix("---").unwrap_or(piece).trim_start();
     if json.starts_with(['{', '['])
         && let Ok(values) = serde_json::Deserializer::from_str(json).into_iter().collect()
     {
         // JSON has escapes that YAML does not have.
-        return Ok(values);
+        return Ok((values, false));
     }
-    let values = serde_norway::Deserializer::from_str(piece).map(|document| {
-        let mut value = Yaml::deserialize(document)?;
-        let mut before = Yaml::Null;
-        // What is merged may have merge keys of its own.
-        while piece.contains("<<") && value != before {
-            before = value.clone();
-            value.apply_merge()?;
-        }
-        Ok(value)
-    });
-    values.collect()
+    let values = serde_norway::Deserializer::from_str(piece).map(Yaml::deserialize);
+    Ok((values.collect::<Result<_, _>>()?, piece.contains("<<")))
+}
+
+/// Applies all merge keys of a value.
+fn merge(value: &mut Yaml) -> serde_norway::Result<()> {
+    let mut before = Yaml::Null;
+    // What is merged may have merge keys of its own.
+    while *value != before {
+        before = value.clone();
+        value.apply_merge()?;
+    }
+    Ok(())
 }
 
 /// Adds an object, or the items of a list and the rest of the list.
-fn open(mut value: Yaml, at: usize, documents: &mut Vec<Document>, unread: &mut Vec<String>) {
+fn open(
+    mut value: Yaml,
+    at: usize,
+    has_merges: bool,
+    documents: &mut Vec<Document>,
+    unread: &mut Vec<String>,
+) {
     let is_list = value["kind"].as_str().is_some_and(|kind| Kind::of(kind, "") == Kind::List);
     if is_list && let Some(Yaml::Sequence(items)) = value.get_mut("items") {
         for item in std::mem::take(items) {
-            open(item, at, documents, unread);
+            open(item, at, has_merges, documents, unread);
         }
     }
+    let merged = if has_merges { merge(&mut value) } else { Ok(()) };
     let subject = subject(&value, at);
-    match Document::new(&value, subject.clone()) {
+    match merged.map_err(Into::into).and_then(|()| Document::new(&value, subject.clone())) {
         Ok(document) => documents.push(document),
         Err(error) => unread.push(format!("{subject}: not converted: {error:#}")),
     }
@@ -290,8 +302,12 @@ mod tests {
             assert_eq!(subjects, ["X in document 1", "Z in document 3"], "{bad}");
             assert!(unread.len() == 1 && unread[0].contains(wanted), "{bad}: {unread:?}");
         }
-        let (documents, unread) = read("kind: List\nitems: [{kind: A, b: .inf}, {kind: B}]\n");
-        assert_eq!((documents.len(), unread.len()), (2, 1));
+        for bad in ["b: .inf", "<<: 5"] {
+            let (documents, unread) =
+                read(&format!("kind: List\nitems: [{{kind: A, {bad}}}, {{kind: B}}]\n"));
+            assert_eq!((documents.len(), unread.len()), (2, 1), "{bad}");
+            assert!(unread[0].starts_with("A in document 1: not converted: "), "{unread:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use kube::{Api, Client, runtime::wait::await_condition};
+use kube::{Api, Client, ResourceExt, api::ListParams, runtime::wait::await_condition};
 use kube_ext::objects::delete;
 use kube_node_api::{NodeClass, NodeSet};
 use local_cluster::{operator, uninstall};
@@ -14,10 +14,11 @@ use crate::{access::object_names, print_line, text};
 /// Arguments of `cleanup`.
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Also delete what setup installed: CRDs, roles, policies, and the namespaces with everything in them
+    /// Also delete what setup installed: CRDs, roles, policies, and the namespaces that it created with everything in them
     #[arg(long)]
     all: bool,
-    /// Take away what setup --operator installed, the operator included; refused while NodeSets or NodeClasses exist
+    /// Take away what setup --operator installed, the operator and the namespaces that it created included; refused while
+    /// NodeSets or NodeClasses exist
     #[arg(long, conflicts_with = "all")]
     operator: bool,
     #[command(flatten)]
@@ -48,8 +49,17 @@ impl Cleanup {
         Ok(())
     }
 
-    /// The operator releases the class once no Node needs it.
+    /// The operator releases the class once no Node needs it. A class that other sets use stays.
     async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
+        let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
+        let uses = |set: &NodeSet| set.spec.node_class_name == NAME;
+        let users: Vec<String> =
+            sets.into_iter().filter(uses).map(|set| format!("NodeSet {}", set.name_any())).collect();
+        if !users.is_empty() {
+            let users = text::names(&users, text::NAMES_MAX);
+            print_line(format_args!("NodeClass {NAME} stays: it is the class of {users}."));
+            return Ok(());
+        }
         let classes = Api::<NodeClass>::all(client.clone());
         if !delete(&classes, NAME).await? {
             return Ok(());
@@ -67,7 +77,9 @@ impl Cleanup {
 }
 
 async fn uninstall_all(client: &Client) -> anyhow::Result<()> {
-    uninstall(client).await?;
+    for namespace in uninstall(client).await? {
+        print_line(format_args!("Namespace {namespace} stays: it was there before setup."));
+    }
     print_line("All that setup installed is gone.");
     Ok(())
 }

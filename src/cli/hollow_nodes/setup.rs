@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use kube::Client;
 use kube_node_api::GoDuration;
 use kube_node_controllers::kubernetes_version;
-use local_cluster::{NAMESPACE, install, operator};
+use local_cluster::{NAMESPACE, operator};
 
 use super::ClusterArgs;
 use crate::{manifest::document, operator_probe::probe, print_line};
@@ -55,10 +55,11 @@ impl Setup {
         let client = self.cluster.client().await?;
         let version = client.apiserver_version().await?;
         kubernetes_version::check(&version)?;
+        operator::refuse_release(&client).await?;
         if self.operator {
             return self.install_operator(&client).await;
         }
-        install(&client).await?;
+        operator::setup(&client, false, None).await?;
         print_line(format_args!(
             "Installed: the kinds NodeClass and NodeSet, namespaces, roles and admission policies (namespace {NAMESPACE})"
         ));
@@ -88,14 +89,13 @@ impl Setup {
     }
 
     async fn install_operator(&self, client: &Client) -> anyhow::Result<()> {
-        operator::refuse_release(client).await?;
         if let Some(other) = operator::other_version(client).await? {
             print_line(format_args!(
                 "The operator of version {other} becomes {}.",
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        operator::setup(client, self.image.as_deref()).await?;
+        operator::setup(client, true, self.image.as_deref()).await?;
         print_line(format_args!(
             "Installed: the operator in namespace {NAMESPACE}, the kinds NodeClass and NodeSet, roles and admission policies"
         ));

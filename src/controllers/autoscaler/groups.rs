@@ -87,21 +87,24 @@ impl Group {
             && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
     }
 
+    /// Number of Nodes whose deletion is refused, without named victims.
+    fn undeletable(&self) -> usize {
+        let waits = self.set.status.iter().flat_map(|status| &status.waits);
+        let refused = waits.filter(|wait| wait.reason == <&str>::from(Write::Delete)).map(|wait| wait.nodes);
+        usize::try_from(refused.sum::<i32>()).unwrap_or(0).saturating_sub(self.shown.victims.len())
+    }
+
     /// The rollout in progress, unless it is halted or paused.
     fn rolling(&self) -> Option<Rolling> {
-        let status = self.set.status.as_ref()?;
-        let rollout = status.rollout.as_ref()?;
-        // Nothing replaces a Node whose deletion is refused. A named victim is no outdated Node to begin with.
-        let refused = status.waits.iter().find(|wait| wait.reason == <&str>::from(Write::Delete));
-        let refused = refused.map_or(0, |wait| usize::try_from(wait.nodes).unwrap_or(0));
-        let stuck = refused.saturating_sub(self.shown.victims.len());
+        let rollout = self.set.status.as_ref()?.rollout.as_ref()?;
         let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
         let strategy = self.set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
         let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
         works.then(|| Rolling {
             surge: Budget::of(strategy, replicas).surge,
             keep: strategy.and_then(|strategy| usize::try_from(strategy.partition?).ok()).unwrap_or(0)
-                + stuck,
+                // Nothing replaces a Node whose deletion is refused. A named victim is no outdated Node to begin with.
+                + self.undeletable(),
         })
     }
 }
@@ -218,8 +221,9 @@ impl Groups {
                 Some(node) => VictimState::Foreign { name: &node.name },
             })
             .collect();
-        let staying =
-            self.machines(&group, |machines, coming| autoscaling::staying(snapshot, machines, coming));
+        let staying = self.machines(&group, |machines, coming| {
+            autoscaling::serving(snapshot, machines, coming, group.undeletable())
+        });
         autoscaling::delete(id, snapshot, staying, &targets)
     }
 
@@ -239,6 +243,7 @@ impl Groups {
                 leaving: node.deleted_at.is_some() || expectations.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
                 started: node.is_started(&startup),
+                ready: node.is_ready(),
                 updated: group.is_updated(node),
                 autoscaler_drains: node.is_to_be_deleted(),
                 created: node.created.unwrap_or_default(),

@@ -29,6 +29,8 @@ pub struct GroupNode<'a> {
     pub has_kubelet: bool,
     /// True if the Node has ever taken pods: it was Ready once, and its startup taints are gone.
     pub started: bool,
+    /// True if the Node is Ready now.
+    pub ready: bool,
     /// True if the Node has the newest revision.
     pub updated: bool,
     /// True while cluster-autoscaler drains the Node: no rollout replaces it then.
@@ -165,6 +167,21 @@ fn has_failed(machine: &GroupNode<'_>, now: Timestamp) -> bool {
 /// Number of Nodes that stay, with `coming` pending creations.
 pub fn staying(snapshot: &SetSnapshot, machines: &[GroupNode<'_>], coming: usize) -> usize {
     coming + machines.iter().filter(|machine| !machine.goes(&snapshot.victims)).count()
+}
+
+/// Number of Nodes that stay as replicas, or beside them until others are up. An outdated Node that cannot be deleted and takes no
+/// pods serves nobody: the set has another one in its place, which would be made again if it were named. `undeletable` is
+/// the number of Nodes that cannot be deleted.
+pub fn serving(
+    snapshot: &SetSnapshot,
+    machines: &[GroupNode<'_>],
+    coming: usize,
+    undeletable: usize,
+) -> usize {
+    let serves = |machine: &GroupNode<'_>| machine.updated || machine.started && machine.ready;
+    let idle = |machine: &&GroupNode<'_>| !machine.goes(&snapshot.victims) && !serves(machine);
+    let idle = machines.iter().filter(idle).count().min(undeletable);
+    staying(snapshot, machines, coming) - idle
 }
 
 /// Target size of a group for cluster-autoscaler: the replicas, and the machines that replacements add.

@@ -18,7 +18,8 @@ mod write_cache;
 
 pub use crate::node_builder::Blueprint;
 pub use instance::{
-    GroupNode, Instance, InstanceState, Rolling, Trouble, instances, placeholder_group, staying, target_size,
+    GroupNode, Instance, InstanceState, Rolling, Trouble, instances, placeholder_group, serving, staying,
+    target_size,
 };
 pub use price::{ClassPrice, HOUR, hours, least_pod_price, node_price};
 pub use refusal::{Code, ScaleRefusal};

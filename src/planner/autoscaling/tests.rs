@@ -33,6 +33,7 @@ fn up(name: &'static str) -> GroupNode<'static> {
         provider_id: Some(name),
         has_kubelet: true,
         started: true,
+        ready: true,
         updated: true,
         created: at(1),
         ..GroupNode::default()
@@ -41,7 +42,7 @@ fn up(name: &'static str) -> GroupNode<'static> {
 
 /// A machine that never started.
 fn awaited(name: &'static str, created: i64) -> GroupNode<'static> {
-    GroupNode { has_kubelet: false, started: false, created: at(created), ..up(name) }
+    GroupNode { has_kubelet: false, started: false, ready: false, created: at(created), ..up(name) }
 }
 
 /// The default budget.
@@ -101,6 +102,23 @@ fn what_is_above_the_replicas_is_taken_from_first() {
     let low = SetSnapshot { bounds: Bounds { min: 5, max: 9 }, ..snapshot(3) };
     assert!(delete("s", &low, 4, &[ours("a")]).is_ok());
     assert!(delete("s", &low, 3, &[ours("a")]).is_err());
+}
+
+#[test]
+fn a_node_that_cannot_be_deleted_and_serves_nobody_takes_no_replica() {
+    let machines = |of_last: GroupNode<'static>| [up("a"), up("b"), up("c"), of_last];
+    let broken = GroupNode { ready: false, updated: false, ..up("d") };
+    let of = |last: &GroupNode<'static>, undeletable| {
+        let staying = serving(&snapshot(3), &machines(last.clone()), 0, undeletable);
+        delete("s", &snapshot(3), staying, &[ours("a")]).unwrap().unwrap().replicas
+    };
+    // The set has three others in its place. If one of them went without its replica, it would be made again.
+    assert_eq!(of(&broken, 1), 2);
+    assert_eq!(of(&GroupNode { ready: true, started: false, ..broken.clone() }, 1), 2);
+    // These are surplus: they go by themselves, or serve.
+    assert_eq!(of(&broken, 0), 3);
+    assert_eq!(of(&GroupNode { ready: true, ..broken.clone() }, 1), 3);
+    assert_eq!(of(&GroupNode { updated: true, ..broken.clone() }, 1), 3);
 }
 
 #[test]

@@ -192,7 +192,12 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
     /// [`SetPlan::moves`], once all else is decided.
     fn moves(&self) -> bool {
         let Self { nodes, expected, plan, .. } = self;
-        let is_moving = |own: &Candidate<'_, '_>| !own.stays() || !own.available;
+        let is_moving = |own: &Candidate<'_, '_>| match own.node.stage {
+            DeletionStage::Staying => own.deleted || !own.available,
+            // Without a permit the Node waits for the budget, which a Node that cannot be deleted may have.
+            DeletionStage::PendingDrain => plan.drain_permits.contains(&own.node.name),
+            DeletionStage::Draining => true,
+        };
         plan.create + expected > 0
             || nodes.iter().any(|own| is_moving(own) && !own.node.deletion_refused)
             || plan.waits.iter().any(|wait| wait.reason == "BackOff")

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use docker_credential::{CredentialRetrievalError as Failure, DockerCredential, get_credential_from_reader};
+use nix::unistd::geteuid;
 use oci_client::secrets::RegistryAuth;
 
 use super::Repository;
@@ -66,18 +67,27 @@ fn files(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
         return vec![file];
     }
     let docker = path("DOCKER_CONFIG").or_else(|| Some(path("HOME")?.join(".docker")));
-    let podman = path("XDG_RUNTIME_DIR").map(|dir| dir.join("containers/auth.json"));
-    docker.map(|dir| dir.join(DOCKER_FILE)).into_iter().chain(podman).collect()
+    // containers-auth.json(5): without a folder of the session, podman writes to one of the user.
+    let run = path("XDG_RUNTIME_DIR").map_or_else(
+        || Path::new("/run/containers").join(geteuid().to_string()),
+        |dir| dir.join("containers"),
+    );
+    let config = path("XDG_CONFIG_HOME").or_else(|| Some(path("HOME")?.join(".config")));
+    let podman = [Some(run), config.map(|dir| dir.join("containers"))].into_iter().flatten();
+    let docker = docker.map(|dir| dir.join(DOCKER_FILE));
+    docker.into_iter().chain(podman.map(|dir| dir.join("auth.json"))).collect()
 }
 
 /// Keys of a repository's credential, the most specific first.
 fn keys(file: &Path, repository: &Repository) -> Vec<String> {
     let registry = repository.registry();
+    let mut keys = Vec::new();
+    // Podman may have written this file as well, by keys of its own.
     if file.file_name().is_some_and(|name| name == DOCKER_FILE) {
-        return vec![if registry == "docker.io" { DOCKER_HUB } else { registry }.to_owned()];
+        keys.push(if registry == "docker.io" { DOCKER_HUB } else { registry }.to_owned());
     }
     let whole = repository.to_string();
-    let mut keys = vec![whole.clone()];
+    keys.push(whole.clone());
     keys.extend(whole.rmatch_indices('/').map(|(slash, _)| whole[..slash].to_owned()));
     keys
 }
@@ -135,13 +145,26 @@ mod tests {
                 set.iter().map(|(name, value)| ((*name).to_owned(), value.into())).collect();
             files(move |name| set.iter().find(|(set, _)| set == name).map(|(_, value)| value.clone()))
         };
-        assert_eq!(with(&[("HOME", "/h")]), [Path::new("/h/.docker/config.json")]);
+        let of_user = Path::new("/run/containers").join(geteuid().to_string()).join("auth.json");
         assert_eq!(
-            with(&[("HOME", "/h"), ("DOCKER_CONFIG", "/d"), ("XDG_RUNTIME_DIR", "/r")]),
-            [Path::new("/d/config.json"), Path::new("/r/containers/auth.json")]
+            with(&[("HOME", "/h")]),
+            [Path::new("/h/.docker/config.json"), &of_user, Path::new("/h/.config/containers/auth.json")]
+        );
+        assert_eq!(
+            with(&[
+                ("HOME", "/h"),
+                ("DOCKER_CONFIG", "/d"),
+                ("XDG_RUNTIME_DIR", "/r"),
+                ("XDG_CONFIG_HOME", "/c")
+            ]),
+            [
+                Path::new("/d/config.json"),
+                Path::new("/r/containers/auth.json"),
+                Path::new("/c/containers/auth.json")
+            ]
         );
         assert_eq!(with(&[("HOME", "/h"), ("REGISTRY_AUTH_FILE", "/f")]), [Path::new("/f")]);
-        assert!(with(&[("HOME", "")]).is_empty());
+        assert_eq!(with(&[("HOME", "")]), [of_user]);
     }
 
     #[test]
@@ -165,6 +188,9 @@ mod tests {
         let file = dir.join(DOCKER_FILE);
         fs::write(&file, format!(r#"{{"auths": {{"{DOCKER_HUB}": {{"auth": "YTpi"}}}}}}"#)).unwrap();
         assert!(find(&file, "docker.io/me/kube-node").unwrap() == basic("a:b"));
+        // By `REGISTRY_AUTH_FILE=~/.docker/config.json podman login docker.io`.
+        fs::write(&file, r#"{"auths": {"docker.io": {"auth": "Yzpk"}}}"#).unwrap();
+        assert!(find(&file, "docker.io/me/kube-node").unwrap() == basic("c:d"));
         fs::remove_dir_all(&dir).unwrap();
     }
 

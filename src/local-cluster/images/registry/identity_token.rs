@@ -1,10 +1,10 @@
-//! Exchange of an identity token for an access token of one repository.
+//! The server that makes a registry's tokens, and the exchange of an identity token for an access token of one repository.
 //!
 //! Some logins leave an identity token instead of a password, as those of Azure do: a refresh token of OAuth 2, by which docker
 //! and podman ask the server that the registry names (distribution.github.io/distribution/spec/auth/oauth).
 //!
-//! Invariants: the token goes to that server alone, never along a redirect, and by http only where the registry itself is
-//! asked by http. No error quotes a token.
+//! Invariants: an identity token goes to that server alone, never along a redirect. No credential goes there by http, except
+//! where the registry itself is asked by http. No error quotes a token.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use http_auth::parser::ChallengeParser;
 use oci_client::secrets::RegistryAuth;
 use reqwest::{
-    StatusCode, Url,
+    Client, StatusCode, Url,
     header::{HeaderMap, WWW_AUTHENTICATE},
     redirect::Policy,
 };
@@ -38,6 +38,55 @@ struct Answer {
     access_token: String,
 }
 
+/// Refuses a registry that has its tokens made by a server without https, unless the registry itself is asked by http: the
+/// server is sent the user's password.
+pub(super) async fn check_issuer(repository: &Repository, plain_http: bool) -> anyhow::Result<()> {
+    let (challenge, _) = Challenge::of(repository, plain_http).await?;
+    match challenge {
+        Challenge::Bearer(issuer) => issuer.check(repository, plain_http),
+        Challenge::Nothing | Challenge::Other => Ok(()),
+    }
+}
+
+/// What a registry asks for before it answers.
+enum Challenge {
+    Nothing,
+    Bearer(Issuer),
+    Other,
+}
+
+impl Challenge {
+    /// Asks a registry. Returns the client, too, for requests to the issuer.
+    async fn of(repository: &Repository, plain_http: bool) -> anyhow::Result<(Self, Client)> {
+        let scheme = if plain_http { "http" } else { "https" };
+        let url = format!("{scheme}://{}/v2/", repository.reference("latest").resolve_registry());
+        let url = Url::parse(&url).with_context(|| format!("{} is no host", repository.registry()))?;
+        let name = url.host_str().unwrap_or_default();
+        let client = http_client::build(name, |builder| builder.redirect(Policy::none()).timeout(LIMIT))?;
+        let answer = client.get(url).send().await;
+        let answer =
+            answer.map_err(|error| super::refusal::unreachable_by(&error.without_url(), repository))?;
+        let challenge = match issuer(answer.headers()) {
+            _ if answer.status() == StatusCode::OK => Self::Nothing,
+            Some(issuer) => Self::Bearer(issuer),
+            None => Self::Other,
+        };
+        Ok((challenge, client))
+    }
+}
+
+impl Issuer {
+    fn check(&self, repository: &Repository, plain_http: bool) -> anyhow::Result<()> {
+        ensure!(
+            plain_http || self.realm.starts_with("https://"),
+            "{} has its tokens made by {}, which does not speak https: no credential is sent there",
+            repository.registry(),
+            self.realm
+        );
+        Ok(())
+    }
+}
+
 /// The credential for pushes to a repository; [`RegistryAuth::Anonymous`] if the registry asks for none.
 pub(super) async fn exchange(
     token: &str,
@@ -45,25 +94,16 @@ pub(super) async fn exchange(
     plain_http: bool,
 ) -> anyhow::Result<RegistryAuth> {
     let registry = repository.registry();
-    let scheme = if plain_http { "http" } else { "https" };
-    let url = format!("{scheme}://{}/v2/", repository.reference("latest").resolve_registry());
-    let url = Url::parse(&url).with_context(|| format!("{registry} is no host"))?;
-    let name = url.host_str().unwrap_or_default();
-    let client = http_client::build(name, |builder| builder.redirect(Policy::none()).timeout(LIMIT))?;
-    let answer = client.get(url).send().await;
-    let answer = answer.map_err(|error| super::refusal::unreachable_by(&error.without_url(), repository))?;
-    if answer.status() == StatusCode::OK {
-        return Ok(RegistryAuth::Anonymous);
-    }
-    let Some(Issuer { realm, service }) = issuer(answer.headers()) else {
-        bail!(
+    let (challenge, client) = Challenge::of(repository, plain_http).await?;
+    let issuer = match challenge {
+        Challenge::Nothing => return Ok(RegistryAuth::Anonymous),
+        Challenge::Bearer(issuer) => issuer,
+        Challenge::Other => bail!(
             "{registry} takes no identity token: log in by name and access token, docker login --username NAME {registry}"
-        );
+        ),
     };
-    ensure!(
-        plain_http || realm.starts_with("https://"),
-        "{registry} has its tokens made by {realm}, which does not speak https: the identity token is not sent there"
-    );
+    issuer.check(repository, plain_http)?;
+    let Issuer { realm, service } = issuer;
     let scope = format!("repository:{}:pull,push", repository.name());
     let form = [
         ("grant_type", "refresh_token"),
@@ -81,8 +121,10 @@ pub(super) async fn exchange(
         "{}: it answers {status}; docker login {registry}, or podman login {registry}, writes a new one",
         failed()
     );
-    let Answer { access_token } =
-        answer.json().await.map_err(|error| anyhow!(error.without_url())).with_context(failed)?;
+    let body = answer.bytes().await.map_err(|error| anyhow!(error.without_url())).with_context(failed)?;
+    // The error would quote what the answer has instead, which may be a token.
+    let answer = serde_json::from_slice(&body).map_err(|_| anyhow!("the answer has no access_token"));
+    let Answer { access_token } = answer.with_context(failed)?;
     Ok(RegistryAuth::Bearer(access_token))
 }
 
@@ -175,6 +217,10 @@ mod tests {
                 "HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\na secret",
                 "makes no token of the identity token",
             ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\n\"a secret\"",
+                "the answer has no access_token",
+            ),
         ] {
             let (address, sent) = registry(answer);
             let error = format!("{:#}", exchanged(&address, true).await.err().unwrap());
@@ -182,6 +228,19 @@ mod tests {
             assert!(sent.recv().unwrap().starts_with("POST /token "));
             assert!(sent.try_recv().is_err(), "nothing is asked after it");
         }
+    }
+
+    #[test]
+    fn a_server_of_tokens_speaks_https_where_the_registry_does() {
+        let repository = Repository::parse("a.example/me/x").unwrap();
+        let of = |realm: &str| Issuer { realm: realm.to_owned(), service: String::new() };
+        assert!(of("https://auth.example").check(&repository, false).is_ok());
+        assert!(of("http://auth.example").check(&repository, true).is_ok());
+        let error = of("http://auth.example").check(&repository, false).unwrap_err().to_string();
+        assert!(
+            error.contains("by http://auth.example, which does not speak https: no credential"),
+            "{error}"
+        );
     }
 
     #[test]

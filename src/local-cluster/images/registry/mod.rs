@@ -18,6 +18,7 @@ use oci_client::{
     Client, RegistryOperation,
     client::{ClientConfig, ClientProtocol},
     errors::Result,
+    secrets::RegistryAuth,
 };
 
 pub use repository::Repository;
@@ -42,11 +43,15 @@ pub async fn push(
     let credentials = Credentials::find(repository)?;
     let explain = |error| refusal::explain(error, repository, &credentials);
     let plain_http = plain_http.unwrap_or_else(|| repository.is_loopback());
-    let client = client(plain_http)?;
+    let client = client(repository, plain_http)?;
     let scope = repository.reference(tag);
     progress.step(&format!("Pushing to {repository}"));
     let auth = match &credentials.secret {
-        Secret::Auth(auth) => auth.clone(),
+        Secret::Auth(RegistryAuth::Anonymous) => RegistryAuth::Anonymous,
+        Secret::Auth(auth) => {
+            identity_token::check_issuer(repository, plain_http).await?;
+            auth.clone()
+        }
         Secret::IdentityToken(token) => {
             let file = credentials.file.as_deref().unwrap_or(Path::new("a file")).display();
             let exchanged = identity_token::exchange(token, repository, plain_http).await;
@@ -58,9 +63,9 @@ pub async fn push(
     upload.images(tag, images).await.map_err(explain)
 }
 
-fn client(plain_http: bool) -> anyhow::Result<Client> {
+fn client(repository: &Repository, plain_http: bool) -> anyhow::Result<Client> {
     http_client::install_cryptography();
-    let config = ClientConfig {
+    let mut config = ClientConfig {
         protocol: if plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
         // One request for each blob: some registries take no chunks.
         use_monolithic_push: true,
@@ -69,6 +74,13 @@ fn client(plain_http: bool) -> anyhow::Result<Client> {
         user_agent: concat!("kube-node/", env!("CARGO_PKG_VERSION")),
         ..ClientConfig::default()
     };
+    // A proxy that is named replaces those of the variables, which would lead to a registry on this machine, too.
+    if repository.is_loopback() {
+        config.http_proxy = http_client::variable("HTTP_PROXY");
+        config.https_proxy = http_client::variable("HTTPS_PROXY");
+        let others = http_client::variable("NO_PROXY").unwrap_or_default();
+        config.no_proxy = Some(format!("localhost,127.0.0.0/8,::1,{others}"));
+    }
     Client::try_from(config).context(http_client::NO_TLS)
 }
 

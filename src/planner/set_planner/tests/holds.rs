@@ -157,7 +157,13 @@ fn a_rollout_that_waits_for_a_node_that_cannot_be_deleted_does_not_move() {
     );
     // The refused victim takes the only surge.
     let victim = NodeState { victim: true, ..refused() };
-    assert!(!plan(&wanted(9), &join(&[nodes(9, "old"), vec![victim]])).moves);
+    assert!(!plan(&wanted(9), &join(&[nodes(9, "old"), vec![victim.clone()]])).moves);
+    let waits = NodeState { stage: DeletionStage::PendingDrain, ..node("y", "old") };
+    assert!(
+        !plan(&wanted(9), &join(&[nodes(8, "old"), vec![waits.clone(), victim]])).moves,
+        "nor one that waits for the budget"
+    );
+    assert!(plan(&wanted(8), &join(&[nodes(8, "old"), vec![waits]])).moves, "it goes");
     for more in [node("y", "old"), starting("y", "new")] {
         assert!(plan(&wanted(11), &join(&[last.clone(), vec![more]])).moves);
     }
