@@ -103,6 +103,7 @@ fn names(objects: &[(String, Value)]) -> Vec<&str> {
 fn from_an_empty_cluster_and_back() {
     let own = Empty::start("setup-operator");
     let reader = own.reader();
+    own.cluster.kubectl(&["create", "namespace", "kubemark"]);
     let before = own.objects();
 
     let refusal = own.refuses(&["setup", "--operator"], reader);
@@ -125,12 +126,19 @@ fn from_an_empty_cluster_and_back() {
     assert!(said.contains("\nNo operator serves NodeController hollow: "), "{said}");
     let refusal = own.refuses(&["cleanup", "--operator"], "kubeconfig");
     assert!(refusal.contains("delete NodeSet hollow-nodes, NodeClass hollow-nodes first"), "{refusal}");
+    let set = r#"{"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet", "metadata": {"name": "theirs"}, "spec": {"nodeClassName": "hollow-nodes", "replicas": 0}}"#;
+    let file = own.cluster.dir.join("set.json");
+    fs::write(&file, set).unwrap();
+    own.cluster.kubectl(&["create", "-f", file.to_str().unwrap()]);
+    let said = own.says(&["cleanup"]);
+    assert!(said.contains("NodeClass hollow-nodes stays: it is the class of NodeSet theirs."), "{said}");
+    own.cluster.kubectl(&["delete", "-f", file.to_str().unwrap()]);
     own.says(&["cleanup"]);
 
     let role = ["annotate", "clusterrole", "kube-node-operator"];
     let release = ["meta.helm.sh/release-name=theirs", "meta.helm.sh/release-namespace=nodes"];
     own.cluster.kubectl(&[&role[..], &release].concat());
-    for args in [&["setup", "--operator"], &["cleanup", "--operator"]] {
+    for args in [&["setup"][..], &["setup", "--operator"], &["cleanup", "--operator"]] {
         let refusal = own.refuses(args, "kubeconfig");
         assert!(
             refusal.contains("the release theirs of helm in namespace nodes is kube-node already"),
@@ -144,7 +152,9 @@ fn from_an_empty_cluster_and_back() {
     let said = own.says(&["setup", "--operator", "--no-wait", "--image", "example.com/kube-node:2"]);
     assert!(said.starts_with("The operator of version 0.0.1 becomes "), "{said}");
 
-    assert!(own.says(&["cleanup", "--operator"]).ends_with("All that setup installed is gone.\n"));
+    let said = own.says(&["cleanup", "--operator"]);
+    let stays = "Namespace kubemark stays: it was there before setup.\nAll that setup installed is gone.\n";
+    assert!(said.ends_with(stays), "{said}");
     let after = own.objects();
     assert_eq!(names(&after), names(&before));
     for ((name, before), (_, after)) in before.iter().zip(&after) {
