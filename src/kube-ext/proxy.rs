@@ -73,7 +73,7 @@ fn excluded_hosts(excluded: &str, server: &Uri) -> String {
         match entry.rsplit_once(':') {
             // More colons are those of an IPv6 address, with a port behind its bracket.
             Some((host, of_entry)) if !host.contains(':') || host.ends_with(']') => {
-                (of_entry.parse() == Ok(port)).then(|| host.to_owned())
+                (of_entry.parse() == Ok(port)).then(|| host.trim_matches(['[', ']']).to_owned())
             }
             _ => Some(entry.to_owned()),
         }
