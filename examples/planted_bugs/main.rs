@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<ExitCode> {
         let name = Some(bug.name.as_str());
         let known = bug.seed.map(|seed| seed..seed + 1);
         let mut found = None;
-        for seeds in known.into_iter().chain([0..options.seeds]) {
+        for seeds in known.into_iter().chain(std::iter::once(0..options.seeds)) {
             if found.is_none() {
                 found = simulation.random(name, seeds, options.limit)?;
             }

@@ -51,7 +51,8 @@ pub(super) type Manifest = (DynamicObject, ApiResource);
 
 /// Applies the CRDs and the files, and waits until the CRDs are served.
 pub async fn install(client: &Client) -> anyhow::Result<()> {
-    tokio::try_join!(apply_crds(client), apply_files(client)).map(drop)
+    // On the heap: a future of this size on the stack of every caller is a lint.
+    tokio::try_join!(apply_crds(client), Box::pin(apply_files(client))).map(drop)
 }
 
 /// Removes our finalizer from the Secrets of the operator's namespace. Call this only when no NodeClass is left.

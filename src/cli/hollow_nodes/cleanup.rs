@@ -52,12 +52,12 @@ impl Cleanup {
     /// The operator releases the class once no Node needs it. A class that other sets use stays.
     async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
         let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
-        let uses = |set: &NodeSet| set.spec.node_class_name == NAME;
-        let users: Vec<String> =
-            sets.into_iter().filter(uses).map(|set| format!("NodeSet {}", set.name_any())).collect();
-        if !users.is_empty() {
-            let users = text::names(&users, text::NAMES_MAX);
-            print_line(format_args!("NodeClass {NAME} stays: it is the class of {users}."));
+        let is_of_class = |set: &NodeSet| set.spec.node_class_name == NAME;
+        let others: Vec<String> =
+            sets.into_iter().filter(is_of_class).map(|set| format!("NodeSet {}", set.name_any())).collect();
+        if !others.is_empty() {
+            let others = text::names(&others, text::NAMES_MAX);
+            print_line(format_args!("NodeClass {NAME} stays: it is the class of {others}."));
             return Ok(());
         }
         let classes = Api::<NodeClass>::all(client.clone());
