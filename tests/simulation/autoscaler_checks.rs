@@ -302,7 +302,8 @@ impl ScalingChecks {
         let goes = !is_leaving(before) && (change.deleted || is_leaving(after));
         // cluster-autoscaler may also begin to drain a Node that others have deleted before, as long as a watch shows it.
         let is_chosen_late = is_leaving(before) && is_drained(after) && !is_drained(before);
-        if goes && is_drained(before) && by.is_none() || is_chosen_late {
+        let was_spared = self.spared.get(&node).is_some_and(|at| at.elapsed() < RECENT);
+        if goes && (is_drained(before) || was_spared) && by.is_none() || is_chosen_late {
             self.deleted_beside.push(now);
         }
         let deletes = by.is_some_and(|sent| sent.method == Method::DELETE) && goes;
