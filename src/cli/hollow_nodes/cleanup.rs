@@ -51,6 +51,10 @@ impl Cleanup {
 
     /// The operator releases the class once no Node needs it. A class that other sets use stays.
     async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
+        let classes = Api::<NodeClass>::all(client.clone());
+        if classes.get_metadata_opt(NAME).await?.is_none() {
+            return Ok(());
+        }
         let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
         let is_of_class = |set: &NodeSet| set.spec.node_class_name == NAME;
         let others: Vec<String> =
@@ -60,10 +64,7 @@ impl Cleanup {
             print_line(format_args!("NodeClass {NAME} stays: it is the class of {others}."));
             return Ok(());
         }
-        let classes = Api::<NodeClass>::all(client.clone());
-        if !delete(&classes, NAME).await? {
-            return Ok(());
-        }
+        delete(&classes, NAME).await?;
         let gone = await_condition(classes, NAME, |class: Option<&NodeClass>| class.is_none());
         let limit = self.limit.timeout.0;
         if limit.is_zero() {
