@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use clap::Args;
 use kube::{Api, Client, ResourceExt, api::ListParams, runtime::wait::await_condition};
-use kube_ext::objects::delete;
+use kube_ext::objects::{delete, list};
 use kube_node_api::{NodeClass, NodeSet};
 use local_cluster::{operator, uninstall};
 use tokio::time::timeout;
@@ -51,11 +51,11 @@ impl Cleanup {
 
     /// The operator releases the class once no Node needs it. A class that other sets use stays.
     async fn delete_class(&self, client: &Client) -> anyhow::Result<()> {
-        let classes = Api::<NodeClass>::all(client.clone());
-        if classes.get_metadata_opt(NAME).await?.is_none() {
-            return Ok(());
-        }
-        let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
+        let sets = list(&Api::<NodeSet>::all(client.clone()), "NodeSets", &ListParams::default()).await;
+        let sets = match sets {
+            Err(error) if error.is_not_found() => Vec::new(),
+            sets => sets?,
+        };
         let is_of_class = |set: &NodeSet| set.spec.node_class_name == NAME;
         let others: Vec<String> =
             sets.into_iter().filter(is_of_class).map(|set| format!("NodeSet {}", set.name_any())).collect();
@@ -64,7 +64,10 @@ impl Cleanup {
             print_line(format_args!("NodeClass {NAME} stays: it is the class of {others}."));
             return Ok(());
         }
-        delete(&classes, NAME).await?;
+        let classes = Api::<NodeClass>::all(client.clone());
+        if !delete(&classes, NAME).await? {
+            return Ok(());
+        }
         let gone = await_condition(classes, NAME, |class: Option<&NodeClass>| class.is_none());
         let limit = self.limit.timeout.0;
         if limit.is_zero() {
