@@ -132,11 +132,11 @@ impl DesiredState {
                 is_stuck && stuck.iter().any(is_waited_for) && name(own) == *set && rolls
             };
             let is_off = self.is_scaled && sets.iter().any(is_kept);
-            // Those that were deleted, and wait until the budget of their set lets them go.
+            // Those that were deleted, and wait until the budget of their set lets them go. They may have been replaced.
             let is_waiting =
                 |node: &&&Arc<Value>| set_of(node) == *set && is_leaving(node) && !draining.contains(set);
             let waiting = free.iter().filter(is_waiting).count() as u64;
-            let may_be = replicas + waiting..=replicas + waiting + 1;
+            let may_be = *replicas..=replicas + waiting + 1;
             if count != *replicas && !(is_stuck && may_be.contains(&count)) && !is_off {
                 return Some(format!("{set} has {count} Nodes of {replicas}"));
             }
