@@ -51,7 +51,7 @@ pub(super) type Manifest = (DynamicObject, ApiResource);
 
 /// Applies the CRDs and the files, and waits until the CRDs are served.
 pub async fn install(client: &Client) -> anyhow::Result<()> {
-    // On the heap: a future of this size on the stack of every caller is a lint.
+    // The future is large, and every caller would hold it.
     tokio::try_join!(apply_crds(client), Box::pin(apply_files(client))).map(drop)
 }
 

@@ -113,11 +113,17 @@ pub(super) fn read(text: &str) -> (Vec<Document>, Vec<String>) {
             Ok((values, has_merges)) => {
                 for mut value in values {
                     at += 1;
-                    let mut whole = value.clone();
-                    // One item of a list that cannot be merged does not stop the others.
-                    let items_have = has_merges && merge(&mut whole).map(|()| value = whole).is_err();
+                    let mut has_unmerged = false;
+                    if has_merges {
+                        let mut merged = value.clone();
+                        // One item of a list that cannot be merged does not stop the others: `open` merges each.
+                        match merge(&mut merged) {
+                            Ok(()) => value = merged,
+                            Err(_) => has_unmerged = true,
+                        }
+                    }
                     if !value.is_null() {
-                        open(value, at, items_have, &mut documents, &mut unread);
+                        open(value, at, has_unmerged, &mut documents, &mut unread);
                     }
                 }
             }

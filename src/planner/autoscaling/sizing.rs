@@ -108,8 +108,8 @@ fn wrong_delta(delta: i32, expected: &str) -> ScaleRefusal {
 
 /// Removes exactly these Nodes; None if all of them are already going.
 ///
-/// `staying` is the number of Nodes of the set that are not going ([`serving`](super::serving)). Those above the replicas, such as the
-/// surge of a rollout, were counted as machines for the sender and are subtracted first: otherwise another
+/// `staying` is the number of Nodes of the set that are not going ([`serving`](super::serving)). Those above the
+/// replicas, such as the surge of a rollout, were counted as machines for the sender and are subtracted first: otherwise another
 /// Node, not named in the request, would have to go.
 pub fn delete(
     set: &str,
