@@ -9,11 +9,23 @@ use std::{
     thread,
 };
 
-/// Seeds that `KUBE_NODE_SEEDS` says; None: it is not set.
+/// Seeds that `KUBE_NODE_SEEDS` says; None: it is not set. Panics with what to write if they are none.
 pub fn wanted() -> Option<Range<u64>> {
     let text = std::env::var("KUBE_NODE_SEEDS").ok()?;
+    Some(parse(&text).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The seeds from the first one to the one before the last one.
+///
+/// # Errors
+/// Says how seeds are written if the text names none.
+pub fn parse(text: &str) -> Result<Range<u64>, String> {
     let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    Some(range.expect("KUBE_NODE_SEEDS is written as 0..1000000"))
+    range.filter(|range: &Range<u64>| !range.is_empty()).ok_or_else(|| {
+        format!(
+            "KUBE_NODE_SEEDS is the first seed and the one after the last, such as 0..1000 or 42..43, not {text}"
+        )
+    })
 }
 
 /// The first seed of these that fails, and how.
@@ -52,4 +64,17 @@ pub fn first_failure_until(
         }
     });
     failed.into_inner().unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_without_seeds_is_refused() {
+        assert_eq!(parse("42..43"), Ok(42..43));
+        for text in ["42", "9..3", "5..5", "a..b", "0..=5", ""] {
+            assert!(parse(text).unwrap_err().ends_with(&format!("not {text}")), "{text}");
+        }
+    }
 }

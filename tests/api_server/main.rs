@@ -55,7 +55,7 @@ fn in_memory(seed: u64) -> Side {
 async fn sequence(seed: u64, side: &mut Side) -> Vec<(String, Value)> {
     let mut random = Random::new(seed);
     let mut answers = Vec::new();
-    let kind = usize::try_from(seed / WATCHED).unwrap() % requests::KINDS.len();
+    let kind = usize::try_from(seed / WATCHED).unwrap() % requests::WATCHED_KINDS;
     let since = side.present(kind).await;
     for _ in 0..SEQUENCE {
         let request = requests::random(&mut random);
@@ -91,7 +91,9 @@ fn difference(seed: u64, real: &[(String, Value)], memory: &[(String, Value)]) -
 #[tokio::test]
 async fn both_servers_answer_alike() {
     let mut real = Side::new(CLUSTER.client().await);
-    let wanted = std::env::var("KUBE_NODE_REQUESTS").ok().map(|text| text.parse().unwrap());
+    let wanted = std::env::var("KUBE_NODE_REQUESTS").ok().map(|text| {
+        text.parse().unwrap_or_else(|_| panic!("KUBE_NODE_REQUESTS is a number such as 100000, not {text}"))
+    });
     let requests: usize = wanted.unwrap_or(REQUESTS);
     let first = seeds::wanted().map_or(0, |seeds| seeds.start);
     let sequences = u64::try_from(requests.div_ceil(SEQUENCE)).unwrap();

@@ -5,7 +5,7 @@ use kube_node_testing::api_server::Random;
 use serde_json::{Value, json};
 
 /// Kinds that are tried: collection, `apiVersion`, kind, and the subresource of the status.
-pub const KINDS: [(&str, &str, &str, bool); 7] = [
+pub const KINDS: [(&str, &str, &str, bool); 8] = [
     ("/api/v1/namespaces/default/configmaps", "v1", "ConfigMap", false),
     ("/apis/coordination.k8s.io/v1/namespaces/default/leases", "coordination.k8s.io/v1", "Lease", false),
     ("/api/v1/nodes", "v1", "Node", true),
@@ -13,7 +13,14 @@ pub const KINDS: [(&str, &str, &str, bool); 7] = [
     ("/apis/kube-node.io/v1alpha1/nodesets", "kube-node.io/v1alpha1", "NodeSet", true),
     ("/apis/kube-node.io/v1alpha1/nodeclasses", "kube-node.io/v1alpha1", "NodeClass", true),
     ("/api/v1/namespaces/default/secrets", "v1", "Secret", false),
+    ("/apis/policy/v1/namespaces/default/poddisruptionbudgets", "policy/v1", "PodDisruptionBudget", true),
 ];
+/// Number of kinds that are watched, and that all actions are tried on; the others have their own.
+pub const WATCHED_KINDS: usize = 7;
+/// Positions of some kinds.
+const PODS: usize = 3;
+const NODE_SETS: usize = 4;
+const BUDGETS: usize = 7;
 /// Names of each kind.
 pub const NAMES: [&str; 3] = ["honest-a", "honest-b", "honest-c"];
 
@@ -65,6 +72,16 @@ pub enum Action {
     Get,
     /// Lists the collection in pages of this size.
     List(usize),
+    /// GET of the scale.
+    GetScale,
+    /// PUT of the scale with so many replicas.
+    PutScale(u64),
+    /// Merge patch of the scale.
+    PatchScale(u64),
+    /// GET of the metadata alone.
+    Metadata,
+    /// Lists the collection with a selector, written as a parameter.
+    Select(&'static str),
 }
 
 /// A request about one object.
@@ -84,7 +101,63 @@ pub struct Request {
 
 /// A random request.
 pub fn random(random: &mut Random) -> Request {
-    let kind = random.below(KINDS.len());
+    let apart = random.apart(0x5ca1e);
+    let usual = usual(random);
+    special(apart, &usual).unwrap_or(usual)
+}
+
+/// In a fifth of the cases, a request that only some kinds have.
+fn special(mut random: Random, usual: &Request) -> Option<Request> {
+    if !random.number().is_multiple_of(5) {
+        return None;
+    }
+    let replicas = random.number() % 4;
+    let (kind, action) = match random.below(12) {
+        0 => (NODE_SETS, Action::GetScale),
+        1 => (NODE_SETS, Action::PutScale(replicas)),
+        2 => (NODE_SETS, Action::PatchScale(replicas)),
+        3 => (usual.kind, Action::Metadata),
+        4 | 5 => {
+            let of_labels = [
+                "tier%3Dfront",
+                "tier!%3Dfront",
+                "tier",
+                "!tier",
+                "tier%20in%20(front,back)",
+                "tier%20notin%20(back)",
+            ];
+            (usual.kind, Action::Select(of_labels[random.below(of_labels.len())]))
+        }
+        6 => {
+            let of_fields = ["spec.nodeName%3Dhonest-node", "spec.nodeName!%3D", "spec.nodeName%3D"];
+            (PODS, Action::Select(of_fields[random.below(of_fields.len())]))
+        }
+        7 => {
+            let spec = json!({ "minAvailable": 1, "selector": { "matchLabels": { "tier": "front" } } });
+            (BUDGETS, Action::Create(json!({ "metadata": {}, "spec": spec })))
+        }
+        8 => {
+            let status = json!({
+                "disruptionsAllowed": replicas / 2, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1,
+                "observedGeneration": replicas % 2,
+            });
+            (BUDGETS, Action::Patch(Form::Merge, json!({ "status": status }), true))
+        }
+        9 => (BUDGETS, Action::Delete(None, false)),
+        10 => (PODS, Action::Patch(Form::Strategic, json!({ "status": { "phase": "Running" } }), true)),
+        _ => (PODS, Action::Evict),
+    };
+    // A budget stands for itself: with two of them an eviction is an error.
+    let name = if kind == BUDGETS { NAMES[0] } else { usual.name };
+    let mut request = Request { kind, name, action, ..usual.clone() };
+    if kind == BUDGETS || matches!(request.action, Action::Patch(..)) {
+        (request.uid, request.version) = (Precondition::None, Precondition::None);
+    }
+    Some(request)
+}
+
+fn usual(random: &mut Random) -> Request {
+    let kind = random.below(WATCHED_KINDS);
     let claim = |random: &mut Random, none: usize| match random.below(none + 4) {
         0 | 1 => Precondition::Right,
         2 => Precondition::Old,

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::requests::{Action, Form, KINDS, Precondition, Request};
 
+/// Form of an answer with metadata alone.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
 /// A server with what its answers have shown.
 pub struct Side {
     client: Client,
@@ -92,10 +95,39 @@ impl Side {
                 });
                 let path = format!("{own}/eviction");
                 let answer = self.send(Method::POST, &path, "application/json", &eviction, request).await;
-                json!({ "code": answer["code"], "reason": answer["reason"] })
+                let causes = if answer["code"] == 429 { &answer["causes"] } else { &Value::Null };
+                json!({ "code": answer["code"], "reason": answer["reason"], "causes": causes })
             }
             Action::Get => self.send(Method::GET, &own, "application/json", &Value::Null, request).await,
             Action::List(limit) => self.pages(collection, *limit).await,
+            Action::GetScale => {
+                let path = format!("{own}/scale");
+                self.send(Method::GET, &path, "application/json", &Value::Null, request).await
+            }
+            Action::PutScale(replicas) => {
+                let scale = json!({
+                    "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": request.name },
+                    "spec": { "replicas": replicas },
+                });
+                let path = format!("{own}/scale");
+                self.send(Method::PUT, &path, "application/json", &claimed(scale), request).await
+            }
+            Action::PatchScale(replicas) => {
+                let scale = claimed(json!({ "spec": { "replicas": replicas } }));
+                let path = format!("{own}/scale");
+                self.send(Method::PATCH, &path, "application/merge-patch+json", &scale, request).await
+            }
+            Action::Metadata => {
+                let (code, object) =
+                    self.raw_as(METADATA, Method::GET, &own, "application/json", &Value::Null).await;
+                let parts: Option<Vec<&String>> =
+                    object.as_object().filter(|_| code == 200).map(|object| object.keys().collect());
+                json!({ "kind": object["kind"], "parts": parts, "object": shared(code, &object) })
+            }
+            Action::Select(selector) => {
+                let parameter = if selector.starts_with("spec.") { "fieldSelector" } else { "labelSelector" };
+                self.pages(&format!("{collection}?{parameter}={selector}"), 2).await
+            }
         }
     }
 
@@ -146,7 +178,8 @@ impl Side {
     async fn pages(&mut self, collection: &str, limit: usize) -> Value {
         let (mut pages, mut token) = (Vec::new(), String::new());
         loop {
-            let path = format!("{collection}?limit={limit}&continue={token}");
+            let begins = if collection.contains('?') { '&' } else { '?' };
+            let path = format!("{collection}{begins}limit={limit}&continue={token}");
             let (code, list) = self.raw(Method::GET, &path, "application/json", &Value::Null).await;
             let items = list["items"].as_array().cloned().unwrap_or_default();
             let names = items.iter().filter_map(|item| item["metadata"]["name"].as_str());
@@ -186,8 +219,20 @@ impl Side {
     }
 
     async fn raw(&self, method: Method, path: &str, media: &str, body: &Value) -> (u16, Value) {
+        self.raw_as("application/json", method, path, media, body).await
+    }
+
+    async fn raw_as(
+        &self,
+        accept: &str,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: &Value,
+    ) -> (u16, Value) {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = http::Request::builder().method(method).uri(path).header("content-type", media);
+        let request = request.header("accept", accept);
         let response = self.client.send(request.body(body.into()).unwrap()).await.unwrap();
         let code = response.status().as_u16();
         let bytes = response.into_body().collect_bytes().await.unwrap();
@@ -270,8 +315,14 @@ fn shared(code: u16, answer: &Value) -> Value {
         "labels": metadata["labels"], "annotations": metadata["annotations"],
         "finalizers": metadata["finalizers"], "generation": metadata["generation"],
         "deleted": metadata["deletionTimestamp"].is_string(), "grace": metadata["deletionGracePeriodSeconds"],
-        "data": answer["data"], "replicas": answer["spec"]["replicas"], "holder": answer["spec"]["holderIdentity"],
+        "data": answer["data"], "replicas": number(&answer["spec"]["replicas"]), "holder": answer["spec"]["holderIdentity"],
         "unschedulable": answer["spec"]["unschedulable"], "taints": taints, "conditions": conditions,
-        "phase": answer["status"]["phase"],
+        "phase": answer["status"]["phase"], "replicas of the status": number(&answer["status"]["replicas"]),
+        "allowed": number(&answer["status"]["disruptionsAllowed"]),
     })
+}
+
+/// A number, of which some kinds leave out the zero.
+fn number(value: &Value) -> i64 {
+    value.as_i64().unwrap_or_default()
 }

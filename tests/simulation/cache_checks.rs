@@ -6,9 +6,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use kube_node_api::names::LABEL_HOLLOW_HOSTS;
 use kube_node_cache::{Cache, View};
 use kube_node_operator::Caches;
 use kube_node_testing::api_server::Change;
+use serde_json::Value;
 use tokio::time::Instant;
 
 /// Longest delay of a watch that does not freeze.
@@ -29,11 +31,10 @@ pub struct History {
 
 impl History {
     pub fn record(&mut self, change: &Change) {
-        let kinds = ["Node", "NodeSet", "NodeClass"];
+        let kinds = ["Node", "NodeSet", "NodeClass", "Pod", "Lease"];
         let Some(kind) = kinds.into_iter().find(|kind| change.after["kind"] == *kind) else { return };
-        let versions =
-            self.versions.entry(kind).or_default().entry(crate::objects::name(&change.after)).or_default();
-        versions.push((change.revision, change.deleted));
+        let versions = self.versions.entry(kind).or_default().entry(key(&change.after)).or_default();
+        versions.push((change.revision, change.deleted || !is_watched(&change.after)));
         self.times.push((Instant::now(), change.revision));
     }
 
@@ -45,6 +46,8 @@ impl History {
             ("Node", shown(&caches.nodes, |node| node.resource_version.parse().unwrap())),
             ("NodeSet", shown(&caches.sets, |set| version(&set.metadata.resource_version))),
             ("NodeClass", shown(&caches.classes, |class| version(&class.metadata.resource_version))),
+            ("Pod", shown(&caches.pods, |pod| pod.resource_version.parse().unwrap())),
+            ("Lease", shown(&caches.hosts, |host| host.version.parse().unwrap())),
         ];
         let old = self.times.iter().rev().find(|(at, _)| is_present && at.elapsed() > LAG);
         let old = old.map_or(0, |(_, revision)| *revision);
@@ -82,6 +85,22 @@ impl History {
         }
         let (cached, had) = (shown.get(name), at(name, newest));
         Err(format!("{kind} {name} is cached at {cached:?}, and beside {newest} it was at {had:?}"))
+    }
+}
+
+/// Key of an object in the cache of its kind.
+fn key(object: &Value) -> String {
+    let namespace = object["metadata"]["namespace"].as_str();
+    let name = crate::objects::name(object);
+    namespace.map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"))
+}
+
+/// Returns true if a watch of its kind shows an object: pods that are bound, and Leases of workers.
+fn is_watched(object: &Value) -> bool {
+    match object["kind"].as_str() {
+        Some("Pod") => object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty()),
+        Some("Lease") => object["metadata"]["labels"][LABEL_HOLLOW_HOSTS].is_string(),
+        _ => true,
     }
 }
 

@@ -8,11 +8,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
+    actions::{LABEL, SICK, VERSION_LABEL},
     autoscaler_checks::is_drained,
     invariants::size,
     objects::{is_available, is_ready, name, set_of, taints},
     others::is_leaving,
-    run::{LABEL, SICK, VERSION_LABEL},
 };
 
 /// What users want in the end.

@@ -49,10 +49,14 @@ pub enum Fault {
     Ended,
     /// Old versions are forgotten.
     Compacted,
+    /// The request is carried out at once, and its answer takes seconds.
+    LateAnswer,
+    /// The request is carried out, and the connection is cut within its answer, or within an event of a watch.
+    CutAnswer,
 }
 
 impl Fault {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Slow,
         Self::LostRequest,
         Self::LostAnswer,
@@ -67,9 +71,15 @@ impl Fault {
         Self::Frozen,
         Self::Ended,
         Self::Compacted,
+        Self::LateAnswer,
+        Self::CutAnswer,
     ];
+    /// Number of those that a schedule draws first. The others are drawn apart, so that known seeds keep their schedules.
+    pub const FIRST: usize = 14;
+    /// Those of watches.
+    pub const OF_WATCHES: [Self; 4] = [Self::Lag, Self::Frozen, Self::Ended, Self::Compacted];
     /// Faults that a systematic run puts at each write.
-    pub const OF_WRITES: [Self; 9] = [
+    pub const OF_WRITES: [Self; 11] = [
         Self::LostRequest,
         Self::LostAnswer,
         Self::DoneLater,
@@ -79,20 +89,23 @@ impl Fault {
         Self::GatewayTimeout,
         Self::KilledBefore,
         Self::KilledAfter,
+        Self::LateAnswer,
+        Self::CutAnswer,
     ];
 
-    /// The fault of this name.
-    pub fn named(name: &str) -> Result<Self, String> {
-        let known = || Self::ALL.map(|fault| fault.to_string()).join(", ");
-        Self::ALL
+    /// The fault of writes that has this name.
+    pub fn of_writes(name: &str) -> Result<Self, String> {
+        let known = || Self::OF_WRITES.map(|fault| fault.to_string()).join(", ");
+        Self::OF_WRITES
             .into_iter()
             .find(|fault| fault.to_string() == name)
-            .ok_or_else(|| format!("there is no fault {name}; there are: {}", known()))
+            .ok_or_else(|| format!("there is no fault {name} of a write; there are: {}", known()))
     }
 
-    fn fits(self, method: &Method, is_write: bool) -> bool {
+    /// Returns true if a request of this method can have the fault.
+    pub fn fits(self, method: &Method, is_write: bool) -> bool {
         match self {
-            Self::Conflict => *method == Method::PUT || *method == Method::PATCH,
+            Self::Conflict => is_write && *method != Method::POST,
             Self::DoneLater
             | Self::LostAnswer
             | Self::GatewayTimeout
@@ -140,7 +153,14 @@ pub struct Faults {
     pub single: Option<(u64, Fault)>,
     /// True if faults are frequent.
     pub storm: bool,
-    writes: AtomicU64,
+    /// Most objects in one answer to a list.
+    pub page: Option<usize>,
+    /// Numbers of random faults that do not happen.
+    spared: BTreeSet<u64>,
+    /// Methods of the writes so far.
+    writes: Mutex<Vec<Method>>,
+    /// Number of random faults so far.
+    happened: AtomicU64,
     /// The Node to which an admission policy refuses all writes of the operators.
     refused: Mutex<Option<String>>,
     /// Resource that the processes may not write, and until when.
@@ -156,15 +176,18 @@ pub struct Faults {
 impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
-        let Schedule { seed, faults, single, storm, .. } = schedule.clone();
-        let (writes, refused, forbidden, outage, at_scale_request) = <_>::default();
+        let Schedule { seed, faults, single, storm, page, spared, .. } = schedule.clone();
+        let (writes, happened, refused, forbidden, outage, at_scale_request) = <_>::default();
         Self {
             seed,
             classes: faults,
             until,
             single,
             storm,
+            page,
+            spared,
             writes,
+            happened,
             refused,
             forbidden,
             outage,
@@ -220,9 +243,19 @@ impl Faults {
         node.is_some_and(|node| self.refused.lock().as_deref() == Some(node))
     }
 
-    /// Number of writes that all processes sent.
-    pub fn writes(&self) -> u64 {
-        self.writes.load(Ordering::Relaxed)
+    /// Methods of the writes that all processes sent.
+    pub fn writes(&self) -> Vec<Method> {
+        self.writes.lock().clone()
+    }
+
+    /// Number of random faults that have happened, or were spared.
+    pub fn happened(&self) -> u64 {
+        self.happened.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the next random fault happens.
+    fn happens(&self) -> bool {
+        !self.spared.contains(&self.happened.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns true if no fault has happened for this time, or will.
@@ -243,23 +276,40 @@ impl Faults {
         is_watch: bool,
     ) -> Option<Fault> {
         if is_write {
-            let number = self.writes.fetch_add(1, Ordering::Relaxed);
+            let mut writes = self.writes.lock();
+            writes.push(method.clone());
+            let number = writes.len() as u64 - 1;
             if let Some((_, fault)) =
                 self.single.filter(|(at, fault)| *at == number && fault.fits(method, true))
             {
                 return Some(fault);
             }
         }
-        let numbers = Fault::ALL.map(|fault| (fault, draws.number()));
+        let mut apart = draws.apart(0xc07);
+        let mut count = 0;
+        let numbers = Fault::ALL.map(|fault| {
+            count += 1;
+            (fault, if count > Fault::FIRST { apart.number() } else { draws.number() })
+        });
         if !is_watch && self.outage.lock().is_some_and(|until| Instant::now() < until) {
             let silent = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::DoneLater];
             return Some(silent[usize::try_from(numbers[0].1 % if is_write { 4 } else { 1 }).unwrap()]);
         }
-        let of_requests = numbers.into_iter().filter(|(fault, _)| *fault < Fault::Lag && !is_watch);
+        let of_requests =
+            numbers.into_iter().filter(|(fault, _)| !Fault::OF_WATCHES.contains(fault) && !is_watch);
         of_requests
             .filter(|(fault, number)| self.has(*fault) && number % fault.one_in(self.storm) == 0)
             .map(|(fault, _)| fault)
             .find(|fault| fault.fits(method, is_write))
+            .filter(|_| self.happens())
+    }
+
+    /// Number of bytes of these that arrive before the connection is cut, if it is.
+    pub fn cut(&self, draws: &mut Random, bytes: usize) -> Option<usize> {
+        let is_cut = self.has(Fault::CutAnswer)
+            && draws.number().is_multiple_of(Fault::CutAnswer.one_in(self.storm))
+            && self.happens();
+        is_cut.then(|| draws.below(bytes.max(1)))
     }
 
     /// Longest delay of each frame of a watch.
@@ -271,7 +321,7 @@ impl Faults {
     /// Time for which a watch shows nothing.
     pub fn freeze(&self, draws: &mut Random) -> Duration {
         let one_in = if self.storm { 5 } else { 30 };
-        let freezes = draws.number().is_multiple_of(one_in) && self.has(Fault::Frozen);
+        let freezes = draws.number().is_multiple_of(one_in) && self.has(Fault::Frozen) && self.happens();
         // One freeze may follow another.
         let longest = if self.storm { FREEZE / 2 } else { FREEZE };
         Duration::from_secs(if freezes { draws.number() % longest.as_secs() } else { 0 })

@@ -10,22 +10,23 @@ use std::{
 };
 
 use http::Method;
-use kube_node_api::names::{ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE};
+use kube_ext::environment;
+use kube_node_api::names::{
+    ANNOTATION_DRAIN_STARTED, ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE,
+};
+use kube_node_planner::drain::LAST_GRACE;
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
+    actions::STARTUP,
     autoscaler::SET,
     autoscaler_checks::is_drained,
-    checks::{CLAIM, Sent},
-    objects::{is_available, is_draining, is_ready, name, set_of, taints},
+    checks::{CLAIM, LEASE, Sent},
+    objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
     others::OUT_OF_SERVICE,
-    run::STARTUP,
 };
-
-/// Time for which the replicas of before may still be acted on: watches lag and freeze.
-const MEMORY: Duration = Duration::from_secs(150);
 
 /// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice.
 const YOUNG: Duration = Duration::from_secs(70);
@@ -79,6 +80,8 @@ pub struct Invariants {
     pub drained: i64,
     /// True if watches freeze.
     pub freezes: bool,
+    /// Time for which what was so before may still be acted on.
+    pub memory: Duration,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
     /// Revision to which each set's rollout has halted, and when.
@@ -103,7 +106,7 @@ impl Invariants {
                 let sizes = self.sizes.entry(name).or_default();
                 if sizes.last().is_none_or(|last| (last.1, last.2) != size) {
                     for old in &mut *sizes {
-                        old.0.get_or_insert(now + MEMORY);
+                        old.0.get_or_insert(now + self.memory);
                     }
                     sizes.push((None, size.0, size.1));
                 }
@@ -216,13 +219,34 @@ impl Invariants {
             Some("Pod") => {
                 let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
                 let deletes = by.is_some_and(|sent| sent.method == Method::DELETE);
-                let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
                 let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
                 // The machine of a Node that is out of service is gone.
                 let runs = |one: &Value| name(one) == node && !taints(one).any(|key| key == OUT_OF_SERVICE);
-                let is_running = server.objects("", "nodes").iter().any(|one| runs(one));
-                (by_us && deletes && !was_marked && is_running)
-                    .then(|| format!("pod {} is deleted without an eviction", name(after)))
+                let nodes = server.objects("", "nodes");
+                let running = nodes.iter().find(|one| runs(one));
+                let is_early = |node: &Arc<Value>| !is_drained_for(server, node, Duration::ZERO);
+                // The kubelet removes a pod that has ended.
+                let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
+                let has_ended = was_marked && by.is_some_and(|sent| sent.json()["gracePeriodSeconds"] == 0);
+                if by_us && deletes && !has_ended && running.is_some_and(is_early) {
+                    return Some(format!("pod {} is deleted without an eviction", name(after)));
+                }
+                let address = &after["status"]["podIP"];
+                if change.deleted
+                    || address.is_null()
+                    || before.is_some_and(|pod| pod["status"]["podIP"] == *address)
+                {
+                    return None;
+                }
+                let pods = server.objects("", "pods");
+                let has_it = |pod: &&Arc<Value>| {
+                    pod["status"]["podIP"] == *address
+                        && pod["metadata"]["uid"] != after["metadata"]["uid"]
+                        && pod["spec"]["nodeName"] == node
+                        && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+                };
+                let other = pods.iter().find(has_it)?;
+                Some(format!("pods {} and {} of {node} have the address {address}", name(after), name(other)))
             }
             _ => None,
         }
@@ -263,10 +287,10 @@ impl Invariants {
         !self.leader.as_ref().is_some_and(is_led)
     }
 
-    /// The Lease of a worker that has not been renewed for this time.
-    pub fn absent_worker(&self, time: Duration) -> Option<&str> {
-        let mut late = self.workers.iter().filter(|(_, (_, renewed))| renewed.elapsed() > time);
-        late.next().map(|(lease, _)| lease.as_str())
+    /// Leases of workers that have not been renewed for this time.
+    pub fn absent_workers(&self, time: Duration) -> impl Iterator<Item = &str> {
+        let late = self.workers.iter().filter(move |(_, (_, renewed))| renewed.elapsed() > time);
+        late.map(|(lease, _)| lease.as_str())
     }
 
     /// Checks that a process does not run the machine of a Node from which it took the finalizer: the machine goes first.
@@ -303,7 +327,7 @@ impl Invariants {
         );
         let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
         if before.is_some_and(counts) && (change.deleted || !counts(after)) && !by_us {
-            self.excused.insert(node.clone(), now + MEMORY);
+            self.excused.insert(node.clone(), now + self.memory);
         }
         if before.is_none() {
             self.finalized.remove(&node);
@@ -317,7 +341,7 @@ impl Invariants {
             let is_late = by.is_some_and(|sent| by_us && (sent.is_given_up || !leads(sent)));
             let is_stray = !self.names.insert(node.clone()) || is_late;
             if is_stray {
-                self.strays.push(now + MEMORY);
+                self.strays.push(now + self.memory);
             }
             let count = i64::try_from(of_set.len() - self.strays.len().min(of_set.len())).unwrap();
             // Without an election, nothing keeps back the creations of a process that was killed.
@@ -355,29 +379,23 @@ impl Invariants {
             });
             return left
                 .filter(|_| by_us && !self.excused.contains_key(&node))
+                .filter(|_| !is_drained_for(server, after, LAST_GRACE))
                 .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
         }
-        let foreign = |object: &Value| {
-            let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
-            let of_labels = labels.filter(|(key, _)| key.starts_with("example.com/"));
-            let taints = object["spec"]["taints"].as_array().into_iter().flatten();
-            let of_taints = taints.filter_map(|taint| taint["key"].as_str().map(str::to_owned));
-            let of_taints = of_taints.filter(|key| key.starts_with("example.com/"));
-            of_labels.map(|(key, _)| key.clone()).chain(of_taints).collect::<BTreeSet<_>>()
-        };
         if by_us && foreign(before) != foreign(after) {
             return Some(format!("{node} loses what others gave it: {:?}", foreign(before)));
         }
         if is_ready(before) {
             self.ready.insert(node.clone(), now);
         }
-        let was_ready = self.ready.get(&node).is_some_and(|at| at.elapsed() < MEMORY);
+        let was_ready = self.ready.get(&node).is_some_and(|at| at.elapsed() < self.memory.max(LEASE));
         let has_taint = |object: &Value| taints(object).any(|key| key == "kube-node.io/uninitialized");
         if has_taint(before) && !has_taint(after) {
-            let leases = server.objects("coordination.k8s.io", "leases");
-            let has_lease = leases
-                .iter()
-                .any(|lease| lease["metadata"]["namespace"] == "kube-node-lease" && name(lease) == node);
+            // A Lease of the Node before it, of the same name, counts: kube-controller-manager reads no more than the name.
+            let exists =
+                server.object("coordination.k8s.io", "leases", Some("kube-node-lease"), &node).is_some();
+            let is_fresh = |at: &Instant| at.elapsed() < self.memory.max(LEASE);
+            let has_lease = exists && self.renewed.get(&node).is_some_and(is_fresh);
             if !has_lease || !was_ready {
                 return Some(format!("{node} is initialized: Ready {was_ready}, Lease {has_lease}"));
             }
@@ -385,7 +403,7 @@ impl Invariants {
         // Nor does a Node count that becomes available while it is being deleted.
         let is_leaving = |node: &Value| node["metadata"]["deletionTimestamp"].is_string();
         if is_leaving(after) && !is_leaving(before) && !counts(after) {
-            self.excused.insert(node.clone(), now + MEMORY);
+            self.excused.insert(node.clone(), now + self.memory);
         }
         let waits = |one: &Arc<Value>| name(one) == set && one["spec"]["minReadyTime"] == "7s";
         let waits = || server.objects("kube-node.io", "nodesets").iter().any(waits);
@@ -420,6 +438,18 @@ impl Invariants {
 /// UID of the Node whose machine a pod is.
 fn node_uid(pod: &Value) -> String {
     pod["metadata"]["labels"][LABEL_NODE_UID].as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns true if the time limit of a Node's drain is over for this time. The drain counts from the time that its process
+/// has noted.
+fn is_drained_for(server: &ApiServer, node: &Value, time: Duration) -> bool {
+    let set = server.object("kube-node.io", "nodesets", None, &set_of(node)).unwrap_or_default();
+    let limit =
+        set["spec"]["drain"]["timeout"].as_str().and_then(|text| text.strip_suffix('s')?.parse().ok());
+    let begun = node["metadata"]["annotations"][ANNOTATION_DRAIN_STARTED].as_str();
+    let begun = begun.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let ends = limit.zip(begun).map(|(limit, begun)| begun + Duration::from_secs(limit) + time);
+    ends.is_some_and(|ends| environment::now() >= ends)
 }
 
 /// Returns true if a Node counts for the budget of its set.

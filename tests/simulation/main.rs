@@ -9,6 +9,7 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod actions;
 mod autoscaler;
 mod autoscaler_checks;
 mod cache_checks;
@@ -17,6 +18,7 @@ mod desired_state;
 mod faults;
 mod invariants;
 mod kubemark;
+mod log;
 mod network;
 mod objects;
 mod others;
@@ -25,13 +27,16 @@ mod reconciliations;
 mod run;
 mod scenario;
 mod schedule;
+mod shrink;
 
 use std::{
     env::var,
+    ops::Range,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use http::Method;
 use kube_node_testing::seeds;
 
 use crate::{faults::Fault, scenario::Scenario, schedule::Schedule};
@@ -77,7 +82,7 @@ fn run(schedule: &Schedule, replay: &str) -> Result<u64, String> {
     let Some(violation) = outcome.violation else { return Ok(outcome.requests) };
     // A replay shows the schedule as it is; of planted bugs the first schedule is enough.
     let shrunk = match var("KUBE_NODE_LOG").or_else(|_| var("KUBE_NODE_PLANTED")) {
-        Err(_) => schedule.clone().shrunk(|fewer| fewer.run().violation.is_some()),
+        Err(_) => schedule.clone().shrunk(Schedule::run),
         Ok(_) => schedule.clone(),
     };
     Err(format!(
@@ -91,16 +96,29 @@ fn run_seed(seed: u64) -> Result<u64, String> {
 
 /// Runs what the systematic generator makes of a scenario: one run in `sample`.
 fn run_scenario(scenario: Scenario, fault: Option<(u64, Fault)>, sample: usize) -> Result<u64, String> {
-    let schedule = scenario.schedule();
+    let (schedule, name) = (scenario.schedule(), scenario.name);
     let without = schedule.run();
     if let Some(violation) = without.violation {
-        return Err(format!("{}, without a fault: {violation}", scenario.name));
+        let replay = format!("KUBE_NODE_SCENARIO={name} cargo test --test simulation");
+        return Err(format!("{name}, without a fault: {violation}\nreplay: {replay}\n"));
     }
-    let writes = 0..without.writes;
-    let all = writes.flat_map(|write| Fault::OF_WRITES.map(|fault| (write, fault)));
+    let of_write = |(number, method): (usize, &Method)| {
+        let fitting = Fault::OF_WRITES.into_iter().filter(|fault| fault.fits(method, true));
+        fitting.map(|fault| (number as u64, fault)).collect::<Vec<_>>()
+    };
+    let all: Vec<(u64, Fault)> = without.writes.iter().enumerate().flat_map(of_write).collect();
     let chosen: Vec<(u64, Fault)> = match fault {
-        Some(fault) => vec![fault],
-        None => all.step_by(sample).collect(),
+        Some(fault) if all.contains(&fault) => vec![fault],
+        Some((number, fault)) => {
+            return Err(match without.writes.get(usize::try_from(number).unwrap()) {
+                Some(method) => format!("write {number} of {name} is a {method}, which cannot have {fault}"),
+                None => format!(
+                    "{name} has {} writes, the first of them is 0: there is no {number}",
+                    without.writes.len()
+                ),
+            });
+        }
+        None => all.into_iter().step_by(sample).collect(),
     };
     let failure = seeds::first_failure(0..chosen.len() as u64, |at| {
         let (write, fault) = chosen[usize::try_from(at).unwrap()];
@@ -115,18 +133,50 @@ fn parse_fault(text: &str) -> Result<(u64, Fault), String> {
     let parts = text.split_once('@').and_then(|(fault, write)| Some((fault, write.parse().ok()?)));
     let (fault, write) =
         parts.ok_or_else(|| format!("KUBE_NODE_FAULT is written as Conflict@17, not {text}"))?;
-    Ok((write, Fault::named(fault)?))
+    Ok((write, Fault::of_writes(fault)?))
+}
+
+/// What a run of the tests was asked for.
+#[derive(Debug)]
+enum Wanted {
+    /// What `cargo test` runs.
+    Usual,
+    /// Random schedules.
+    Seeds(Range<u64>),
+    /// All faults of scenarios, or one.
+    Scenarios(Vec<Scenario>, Option<(u64, Fault)>),
+}
+
+impl Wanted {
+    /// Panics with what to write if the settings cannot be understood.
+    fn read() -> Self {
+        let setting = |name| var(name).ok();
+        let settings = ["KUBE_NODE_SEEDS", "KUBE_NODE_SCENARIO", "KUBE_NODE_FAULT"].map(setting);
+        Self::parse(settings).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn parse([seeds, scenario, fault]: [Option<String>; 3]) -> Result<Self, String> {
+        let fault = fault.map(|text| parse_fault(&text)).transpose()?;
+        match (seeds, scenario.as_deref()) {
+            (Some(_), Some(_)) => Err("KUBE_NODE_SEEDS runs random schedules, and KUBE_NODE_SCENARIO systematic ones: set one of them".to_owned()),
+            (_, None) if fault.is_some() => Err("KUBE_NODE_FAULT needs a KUBE_NODE_SCENARIO".to_owned()),
+            (_, Some("all")) if fault.is_some() => Err("KUBE_NODE_FAULT is of one KUBE_NODE_SCENARIO, not of all".to_owned()),
+            (Some(seeds), None) => Ok(Self::Seeds(seeds::parse(&seeds)?)),
+            (None, Some("all")) => Ok(Self::Scenarios(scenario::ALL.to_vec(), None)),
+            (None, Some(name)) => Ok(Self::Scenarios(vec![Scenario::named(name)?], fault)),
+            (None, None) => Ok(Self::Usual),
+        }
+    }
 }
 
 #[test]
 fn no_schedule_violates_an_invariant_and_each_settles() {
-    if var("KUBE_NODE_SCENARIO").is_ok() {
-        return;
-    }
+    let (is_usual, wanted) = match Wanted::read() {
+        Wanted::Usual => (true, 0..USUAL.2),
+        Wanted::Seeds(seeds) => (false, seeds),
+        Wanted::Scenarios(..) => return,
+    };
     let (begun, count, requests) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
-    let wanted = seeds::wanted();
-    let is_usual = wanted.is_none();
-    let wanted = wanted.unwrap_or(0..USUAL.2);
     let mut failure = REGRESSIONS.into_iter().filter(|_| is_usual).find_map(|seed| run_seed(seed).err());
     let ends = |seed| is_usual && seed >= USUAL.1 && begun.elapsed() > USUAL.0;
     if failure.is_none() {
@@ -147,17 +197,10 @@ fn no_schedule_violates_an_invariant_and_each_settles() {
 
 #[test]
 fn no_fault_of_one_write_violates_an_invariant() {
-    if var("KUBE_NODE_SEEDS").is_ok() {
-        return;
-    }
-    let named = var("KUBE_NODE_SCENARIO").ok();
-    let fault =
-        var("KUBE_NODE_FAULT").ok().map(|text| parse_fault(&text).unwrap_or_else(|error| panic!("{error}")));
-    assert!(named.is_some() || fault.is_none(), "KUBE_NODE_FAULT needs a KUBE_NODE_SCENARIO");
-    let (scenarios, sample) = match named.as_deref() {
-        None => (scenario::ALL.to_vec(), SAMPLE),
-        Some("all") => (scenario::ALL.to_vec(), 1),
-        Some(name) => (vec![Scenario::named(name).unwrap_or_else(|error| panic!("{error}"))], 1),
+    let (scenarios, fault, sample) = match Wanted::read() {
+        Wanted::Usual => (scenario::ALL.to_vec(), None, SAMPLE),
+        Wanted::Seeds(_) => return,
+        Wanted::Scenarios(scenarios, fault) => (scenarios, fault, 1),
     };
     for scenario in scenarios {
         let begun = Instant::now();
@@ -168,11 +211,11 @@ fn no_fault_of_one_write_violates_an_invariant() {
 
 #[test]
 fn a_seed_repeats_its_run() {
-    if var("KUBE_NODE_SCENARIO").is_ok() {
-        return;
-    }
-    let wanted = seeds::wanted().unwrap_or(0..20);
-    let wanted = wanted.start..wanted.end.min(wanted.start + 20);
+    let wanted = match Wanted::read() {
+        Wanted::Usual => 0..20,
+        Wanted::Seeds(seeds) => seeds.start..seeds.end.min(seeds.start + 20),
+        Wanted::Scenarios(..) => return,
+    };
     let failure = seeds::first_failure(wanted, |seed| {
         let log = || {
             let run = Schedule::of(seed).run();
@@ -185,17 +228,44 @@ fn a_seed_repeats_its_run() {
             lines => Err(format!("{lines:?}")),
         }
     });
-    assert!(failure.is_none(), "{failure:?}");
+    if let Some((seed, difference)) = failure {
+        let replay = format!("KUBE_NODE_SEEDS={seed}..{} cargo test --test simulation", seed + 1);
+        panic!("seed {seed} has two logs, which differ in {difference}\nreplay: {replay}");
+    }
 }
 
 #[test]
 fn names_that_do_not_exist_are_refused_with_those_that_do() {
     assert_eq!(parse_fault("Conflict@17"), Ok((17, Fault::Conflict)));
     assert!(parse_fault("Conflict").unwrap_err().contains("written as Conflict@17"));
-    assert!(parse_fault("Confict@1").unwrap_err().contains("there is no fault Confict; there are: Slow, "));
+    let error = parse_fault("Confict@1").unwrap_err();
+    assert!(error.contains("there is no fault Confict of a write; there are: LostRequest, "), "{error}");
+    assert!(parse_fault("Frozen@1").unwrap_err().contains("there is no fault Frozen of a write"));
     let error = Scenario::named("roll-out").unwrap_err();
     assert_eq!(
         error,
         "there is no scenario roll-out; there are: scale-up, scale-down, rollout, deletion, takeover"
     );
+    let scenario = Scenario::named("scale-up").unwrap();
+    let error = run_scenario(scenario, Some((99_999, Fault::Conflict)), 1).unwrap_err();
+    assert!(error.contains("there is no 99999"), "{error}");
+    let error = run_scenario(scenario, Some((0, Fault::Conflict)), 1).unwrap_err();
+    assert_eq!(error, "write 0 of scale-up is a POST, which cannot have Conflict");
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_refused() {
+    let parse = |seeds: &str, scenario: &str, fault: &str| {
+        let set = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Wanted::parse([set(seeds), set(scenario), set(fault)])
+    };
+    assert!(matches!(parse("5..7", "", ""), Ok(Wanted::Seeds(seeds)) if seeds == (5..7)));
+    assert!(matches!(
+        parse("", "rollout", "Conflict@17"),
+        Ok(Wanted::Scenarios(_, Some((17, Fault::Conflict))))
+    ));
+    assert!(parse("7..5", "", "").unwrap_err().contains("not 7..5"));
+    assert!(parse("5..7", "rollout", "").unwrap_err().contains("set one of them"));
+    assert!(parse("", "", "Conflict@17").unwrap_err().contains("needs a KUBE_NODE_SCENARIO"));
+    assert!(parse("", "all", "Conflict@17").unwrap_err().contains("not of all"));
 }

@@ -14,9 +14,10 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
+use bytes::Bytes;
 use futures::{StreamExt, future::BoxFuture, stream};
-use http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::{Method, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
 use kube_ext::environment::{Environment, within};
 use kube_node_testing::{
     api_server::{ApiServer, Random},
@@ -115,7 +116,10 @@ impl Network {
 
     async fn carry(self, request: Request<kube::client::Body>) -> io::Result<Response<Body>> {
         self.alive().await;
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        if let Some(page) = self.shared.faults.page {
+            head.uri = in_pages(&head.uri, page);
+        }
         let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
         // kube's recorder names Events by the time of day.
         let path = head.uri.path();
@@ -129,12 +133,12 @@ impl Network {
         if is_write {
             shared.checks.sent(&shared.server, &sent);
         }
-        shared.checks.count(&sent);
         // With the faults of a storm in dozens of them, hardly any start would succeed.
         let is_spared = shared.faults.storm && OF_START.iter().any(|start| sent.path.starts_with(start));
         let fault = shared.faults.of_request(&mut draws, &head.method, is_write, is_watch);
         let fault = fault.filter(|_| !is_spared);
         let is_scale_request = sent.path.contains("/nodesets/") && sent.json()["spec"]["replicas"].is_i64();
+        shared.checks.count(&sent, fault);
         let at_scale_request = if is_scale_request { shared.faults.take_scale_request() } else { None };
         let fault = at_scale_request.map(|_| Fault::DoneLater).or(fault);
         if is_scale_request && at_scale_request.is_none() {
@@ -202,6 +206,8 @@ impl Network {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             Some(Fault::GatewayTimeout) => return Ok(refusal(504, "Timeout", "request timed out")),
+            Some(Fault::LateAnswer) => sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await,
+            Some(Fault::CutAnswer) => return cut(response, &mut draws).await,
             Some(Fault::KilledAfter) => self.kill(),
             _ => {}
         }
@@ -246,8 +252,9 @@ impl Network {
         // What has come while a frame was delayed comes with the next one, so that delays do not add up.
         let frames = body.into_data_stream().ready_chunks(FRAMES);
         let network = self.clone();
-        let state = (frames, draws, network);
-        let frames = stream::unfold(state, move |(mut frames, mut draws, network)| async move {
+        let state = Some((frames, draws, network));
+        let frames = stream::unfold(state, move |state| async move {
+            let (mut frames, mut draws, network) = state?;
             let chunk = match ends {
                 Some(after) => {
                     let end = begun + after;
@@ -265,11 +272,37 @@ impl Network {
                 sleep_until(at).await;
             }
             network.alive().await;
-            let bytes = chunk.into_iter().collect::<Result<Vec<_>, _>>().map(|frames| frames.concat());
-            Some((bytes, (frames, draws, network)))
+            let bytes = match chunk.into_iter().collect::<Result<Vec<_>, _>>() {
+                Ok(frames) => Bytes::from(frames.concat()),
+                Err(error) => return Some((vec![Err(io::Error::other(error))], None)),
+            };
+            match network.shared.faults.cut(&mut draws.apart(0xc17), bytes.len()) {
+                Some(at) => {
+                    Some((vec![Ok(bytes.slice(..at)), Err(io::ErrorKind::ConnectionReset.into())], None))
+                }
+                None => Some((vec![Ok(bytes)], Some((frames, draws, network)))),
+            }
         });
-        Response::from_parts(head, Body::from_stream(frames))
+        Response::from_parts(head, Body::from_stream(frames.flat_map(stream::iter)))
     }
+}
+
+/// An answer whose connection is cut before its last byte.
+async fn cut(response: Response<Body>, draws: &mut Random) -> io::Result<Response<Body>> {
+    let (head, body) = response.into_parts();
+    let bytes = to_bytes(body, usize::MAX).await.map_err(io::Error::other)?;
+    let arrives = bytes.slice(..draws.below(bytes.len().max(1)));
+    let parts = [Ok(arrives), Err(io::Error::from(io::ErrorKind::ConnectionReset))];
+    Ok(Response::from_parts(head, Body::from_stream(stream::iter(parts))))
+}
+
+/// The address of a list with at most so many objects in each answer, which a server may decide on.
+fn in_pages(uri: &Uri, page: usize) -> Uri {
+    let is_limit = |parameter: &str| parameter.starts_with("limit=");
+    let Some(query) = uri.query().filter(|query| query.split('&').any(is_limit)) else { return uri.clone() };
+    let limit = format!("limit={page}");
+    let parameters = query.split('&').map(|parameter| if is_limit(parameter) { &limit } else { parameter });
+    format!("{}?{}", uri.path(), parameters.collect::<Vec<&str>>().join("&")).parse().unwrap()
 }
 
 /// A random time below `limit`.

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use kube_node_testing::api_server::Change;
 use serde_json::Value;
 
+use crate::actions::OTHERS;
+
 pub fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
@@ -32,6 +34,17 @@ pub fn is_available(node: &Value) -> bool {
 
 pub fn is_draining(node: &Value) -> bool {
     node["metadata"]["annotations"]["kube-node.io/drain-started"].is_string()
+}
+
+/// Labels, annotations, taints and owners that others gave a Node, with their values.
+pub fn foreign(node: &Value) -> BTreeSet<String> {
+    let metadata = &node["metadata"];
+    let maps = [&metadata["labels"], &metadata["annotations"]];
+    let entries = maps.into_iter().filter_map(Value::as_object).flatten();
+    let entries = entries.map(|(key, value)| format!("{key}={value}"));
+    let lists = [&node["spec"]["taints"], &metadata["ownerReferences"]];
+    let items = lists.into_iter().filter_map(Value::as_array).flatten().map(Value::to_string);
+    entries.chain(items).filter(|text| text.contains(OTHERS)).collect()
 }
 
 /// The parts of an object that a change replaced.

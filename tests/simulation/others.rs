@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    actions::SICK,
     autoscaler_checks::is_drained,
     checks::Checks,
     objects::{is_ready, name, taints},
-    run::SICK,
 };
 
 /// Time between two attempts of users to resume a rollout that halts.

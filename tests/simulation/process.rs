@@ -1,7 +1,15 @@
 //! An operator or a worker as a process on a host of its own: it is started, killed at a write or by a user, and started
 //! again.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt;
 use jiff::SignedDuration;
@@ -49,12 +57,19 @@ pub struct Host {
     connected_at: Mutex<Option<Instant>>,
     clock_error: Arc<Mutex<SignedDuration>>,
     stop: Arc<Stop>,
+    is_lost: AtomicBool,
 }
 
 impl Host {
     /// Kills the process that runs now.
     pub fn kill(&self) {
         self.killed.notify_waiters();
+    }
+
+    /// Takes the host down for ever.
+    pub fn lose(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+        self.kill();
     }
 
     /// Cuts the host off from the API server for a time.
@@ -136,6 +151,9 @@ pub async fn keep_running(
 ) {
     let mut draws = Random::new(seed ^ (number as u64 + 1).rotate_left(40));
     for life in 0_u64.. {
+        if host.is_lost.load(Ordering::Relaxed) {
+            return pending().await;
+        }
         let name = match program {
             Program::Operator => format!("operator-{number}-{life}"),
             Program::Worker => format!("worker-{number}-{life}"),
@@ -183,8 +201,18 @@ pub async fn keep_running(
     }
 }
 
+/// Name of the worker on a host.
+fn worker_name(number: usize) -> String {
+    format!("h-{number}")
+}
+
+/// Lease of the worker on a host.
+pub fn lease_of(number: usize) -> String {
+    lease_name(GROUP, &worker_name(number))
+}
+
 fn worker(client: Client, identity: String, number: usize) -> host::Options {
-    let name = format!("h-{number}");
+    let name = worker_name(number);
     host::Options {
         client: Access::by(client),
         endpoints: None,

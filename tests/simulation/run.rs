@@ -14,33 +14,24 @@ use http::Method;
 use kube_ext::environment::{Environment, within};
 use kube_node_api::names::{OPERATOR_NAMESPACE, OPERATOR_SERVICE_ACCOUNT};
 use kube_node_testing::{api_server::ApiServer, simulated_time::SimulatedTime};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    autoscaler::{ClusterAutoscaler, SET},
+    actions::CLASSES,
+    autoscaler::ClusterAutoscaler,
     autoscaler_checks::ScalingChecks,
-    checks::{Checks, Entry},
+    checks::Checks,
     desired_state::DesiredState,
-    faults::{AtScaleRequest, Fault, Faults},
-    kubemark::{HostingCluster, lose_machine},
-    objects::name,
+    faults::{Fault, Faults},
+    kubemark::HostingCluster,
+    log::Entry,
     others::Others,
-    process::{self, GROUP, Host, Program},
+    process::{self, Host, Program},
     reconciliations,
-    schedule::{Action, HALTS, Schedule},
+    schedule::{Action, Schedule},
 };
 
-const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
-const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
-/// Label that the class's template gives to Nodes: the class's version.
-pub const VERSION_LABEL: &str = "template.test/version";
-/// Label of the template that changes while the machines stay.
-pub const LABEL: &str = "template.test/label";
-/// Taint of Nodes that never start.
-pub const STARTUP: &str = "template.test/startup";
-/// Condition for which a set replaces a Node.
-pub const SICK: &str = "test/Sick";
 /// Time within which everything has to settle afterwards: longer than any back-off that has begun, and shorter than the
 /// time between two statuses of a Node, which would wake what sleeps. Of 1,000 schedules one took two minutes.
 const SETTLES: Duration = Duration::from_mins(3);
@@ -62,7 +53,10 @@ const STAYS: Duration = Duration::from_secs(45);
 pub struct RunResult {
     pub log: Vec<Entry>,
     pub requests: u64,
-    pub writes: u64,
+    /// Methods of the writes, in their order.
+    pub writes: Vec<Method>,
+    /// Number of random faults, with those that were spared.
+    pub happened: u64,
     pub violation: Option<String>,
 }
 
@@ -140,6 +134,7 @@ impl Schedule {
             log: checks.take_log(),
             requests: checks.requests(),
             writes: faults.writes(),
+            happened: faults.happened(),
             violation: checks.violation(),
         }
     }
@@ -154,6 +149,15 @@ impl Schedule {
             (true, _) => DELAYS[2],
             (false, false) => DELAYS[1],
             (false, true) => DELAYS[0],
+        };
+        let is_kept =
+            has(|action| matches!(action, Action::CutOff(..) | Action::Forbid(..) | Action::Outage(_)));
+        let is_killed =
+            has(|action| matches!(action, Action::Kill(_) | Action::LoseHost(_) | Action::Refuse(_)));
+        checks.memory = match (is_kept, is_killed) {
+            (true, _) => DELAYS[2],
+            (false, true) => checks.delay.max(DELAYS[1]),
+            (false, false) => checks.delay,
         };
         checks.freezes = freezes;
         checks.is_prompt = !freezes && self.faults.is_empty() && !is_cut_off;
@@ -230,7 +234,7 @@ impl Schedule {
                         && since.elapsed() > QUIET_AFTER
                         && Instant::now() > faults.watches_end() =>
                 {
-                    settled = Some((Instant::now(), Some(checks.changing_writes())));
+                    settled = Some((Instant::now(), Some(checks.settle())));
                 }
                 (None, Some((since, Some(writes)))) if since.elapsed() > STAYS => {
                     cluster.check_caches(true);
@@ -249,167 +253,6 @@ impl Schedule {
                 (Some(_), _) => settled = None,
             }
         }
-    }
-
-    fn act(
-        &self,
-        action: &Action,
-        others: &mut Others,
-        wanted: &mut DesiredState,
-        cluster: &process::Cluster,
-        hosts: &[Arc<Host>],
-        restarted: &Notify,
-    ) {
-        let nth = |others: &Others, n: usize| {
-            let nodes = others.nodes();
-            nodes.get(n % nodes.len().max(1)).map(|node| name(node))
-        };
-        let change = |others: &Others, n: usize, method: Method, patch: &Value| {
-            if let Some(node) = nth(others, n) {
-                others.call(method, &format!("/api/v1/nodes/{node}"), patch);
-            }
-        };
-        let host = |n: usize| &hosts[n % hosts.len()];
-        match action {
-            Action::Scale(set, replicas) => {
-                let change = json!({ "spec": { "replicas": replicas } });
-                let (code, object) = others.call(Method::PATCH, &format!("{SETS}/{set}"), &change);
-                if code == 404 {
-                    others.call(Method::POST, SETS, &self.set(set, *replicas));
-                }
-                if code == 404 || object["metadata"]["deletionTimestamp"].is_null() {
-                    wanted.sets.insert(set.clone(), *replicas);
-                }
-            }
-            Action::Roll(version) => {
-                wanted.version = *version;
-                wanted.starts_never = false;
-                self.change_class(others, wanted);
-            }
-            Action::Relabel(label) => {
-                wanted.label = *label;
-                self.change_class(others, wanted);
-            }
-            Action::Break(version) => {
-                wanted.version = *version;
-                wanted.starts_never = true;
-                self.change_class(others, wanted);
-            }
-            Action::Spoil(seconds) => {
-                wanted.spoiled = Some(Instant::now() + Duration::from_secs(*seconds));
-                self.change_class(others, wanted);
-            }
-            Action::Sicken(n) => {
-                if let Some(node) = nth(others, *n) {
-                    others.sicken(&node);
-                }
-            }
-            Action::Forbid(resource, seconds) => {
-                cluster.faults.forbid(resource, Duration::from_secs(*seconds));
-            }
-            Action::DelayScaleRequest(seconds) => {
-                cluster.faults.at_scale_request(AtScaleRequest::Silence(Duration::from_secs(*seconds)));
-            }
-            Action::KillAtScaleRequest => cluster.faults.at_scale_request(AtScaleRequest::Kill),
-            Action::Outage(seconds) => cluster.faults.fall_silent(Duration::from_secs(*seconds)),
-            Action::DeleteSet(set) => {
-                wanted.sets.remove(set);
-                others.call(Method::DELETE, &format!("{SETS}/{set}"), &Value::Null);
-            }
-            Action::DeleteNode(n) => change(others, *n, Method::DELETE, &Value::Null),
-            Action::Cordon(n) => {
-                wanted.cordons = true;
-                change(others, *n, Method::PATCH, &json!({ "spec": { "unschedulable": true } }));
-            }
-            Action::Mark(n) => {
-                let nodes = others.nodes();
-                let node = nodes.get(n % nodes.len().max(1));
-                let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
-                let others_taints = taints.filter(|taint| taint["key"] != "example.com/team").cloned();
-                let own = json!({ "key": "example.com/team", "effect": "PreferNoSchedule" });
-                let taints: Vec<Value> = others_taints.chain([own]).collect();
-                let mark = json!({
-                    "metadata": { "labels": { "example.com/team": "x" } }, "spec": { "taints": taints },
-                });
-                change(others, *n, Method::PATCH, &mark);
-            }
-            Action::Remake(n) => others.remake(*n),
-            Action::Run(pods, always) => {
-                let budget = json!({
-                    "metadata": { "name": "app" },
-                    "spec": { "minAvailable": always.min(&pods.saturating_sub(1)), "selector": { "matchLabels": { "app": "app" } } },
-                });
-                others.wanted.insert("app".to_owned(), *pods);
-                others.call(Method::POST, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget);
-            }
-            Action::Kill(n) => host(*n).kill(),
-            Action::CutOff(n, seconds) => host(*n).cut_off(Duration::from_secs(*seconds)),
-            Action::Stop(n, seconds) => host(*n).stop(Duration::from_secs(*seconds)),
-            Action::ClockError(n, seconds) => {
-                host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
-            }
-            Action::RestartAutoscaler => restarted.notify_waiters(),
-            Action::LoseMachine(n, ends) => lose_machine(others, &cluster.server, *n, *ends),
-            Action::Need(needed) => {
-                cluster.checks.scaling().need(*needed);
-                let (min, max) = self.scaling.unwrap_or_default();
-                let replicas = u64::try_from(*needed.clamp(&min, &max)).unwrap();
-                let sets = cluster.server.objects("kube-node.io", "nodesets");
-                let set = sets.iter().find(|set| name(set) == SET);
-                if set.is_none() {
-                    let mut set = self.set(SET, replicas);
-                    set["spec"]["autoscaling"] = json!({ "minReplicas": min, "maxReplicas": max });
-                    others.call(Method::POST, SETS, &set);
-                }
-                if set.is_none_or(|set| set["metadata"]["deletionTimestamp"].is_null()) {
-                    wanted.sets.insert(SET.to_owned(), replicas);
-                }
-            }
-            Action::Refuse(n) => {
-                if let Some(node) = nth(others, *n) {
-                    cluster.faults.refuse(Some(node));
-                }
-            }
-        }
-    }
-
-    fn set(&self, name: &str, replicas: u64) -> Value {
-        let mut set = json!({ "metadata": { "name": name }, "spec": {
-            "nodeClassName": "small", "replicas": replicas, "revisionHistoryLimit": self.seed % 2,
-            "strategy": { "rollingUpdate": { "maxSurge": self.surge, "maxUnavailable": self.unavailable } },
-        } });
-        if self.storm {
-            set["spec"]["progressDeadline"] = json!(format!("{HALTS}s"));
-            set["spec"]["minReadyTime"] = json!(["0s", "7s"][usize::from(self.seed.is_multiple_of(2))]);
-            let sick = json!({ "type": SICK, "status": "True", "for": "20s" });
-            set["spec"]["remediation"] = json!({ "unhealthyConditions": [sick] });
-        }
-        set
-    }
-
-    fn change_class(&self, others: &Others, wanted: &DesiredState) {
-        others.call(Method::PATCH, &format!("{CLASSES}/small"), &self.class(wanted));
-    }
-
-    fn class(&self, wanted: &DesiredState) -> Value {
-        let DesiredState { version, label, starts_never, spoiled, .. } = wanted;
-        let hollow = if self.workers > 0 { json!({ "hosts": GROUP }) } else { Value::Null };
-        // Nobody removes this taint.
-        let startup = json!([{ "key": STARTUP, "effect": "NoSchedule" }]);
-        let startup = if *starts_never { startup } else { json!([]) };
-        // More than there is.
-        let reserved = json!({ "cpu": if spoiled.is_some() { "5" } else { "0" } });
-        json!({ "metadata": { "name": "small" }, "spec": {
-            "nodeController": if self.kubemark { "kubemark" } else { "hollow" }, "hollow": hollow, "capacity": { "cpu": "4", "memory": "8Gi", "pods": "110" },
-            "reserved": reserved,
-            "provisioning": { "kubelet": { "version": format!("v1.36.{version}") } },
-            "template": {
-                "labels": { VERSION_LABEL: version.to_string(), LABEL: label.to_string() },
-                "startupTaints": startup,
-                // The API server keeps an empty value as none.
-                "taints": [{ "key": "template.test/empty", "value": "", "effect": "PreferNoSchedule" }],
-            },
-        } })
     }
 }
 

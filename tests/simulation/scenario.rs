@@ -60,6 +60,10 @@ impl Scenario {
             single: None,
             storm: false,
             active: 70,
+            page: None,
+            drain_timeout: None,
+            spared: [].into(),
+            is_instant: false,
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A schedule: what users do and which faults happen, drawn from one seed or written as a scenario; and how a schedule
-//! that fails is made smaller.
+//! A schedule: what users do and which faults happen, drawn from one seed or written as a scenario.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -67,6 +66,8 @@ pub enum Action {
     RestartAutoscaler,
     /// The pod of the n-th kubemark machine is deleted by force, or (true) it ends.
     LoseMachine(usize, bool),
+    /// A host goes down, and never comes back.
+    LoseHost(usize),
 }
 
 /// All that decides about a run.
@@ -93,13 +94,21 @@ pub struct Schedule {
     pub storm: bool,
     /// Seconds in which users act and faults happen.
     pub active: u64,
+    /// Most objects in one answer to a list; None: all of them fit.
+    pub page: Option<usize>,
+    /// Seconds after which a drain deletes the pods that are left.
+    pub drain_timeout: Option<u64>,
+    /// Random faults that do not happen, by their order in the run.
+    pub spared: BTreeSet<u64>,
+    /// True if requests, answers and watches take no time.
+    pub is_instant: bool,
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?}, single {:?}",
+            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?} ({} of them spared), single {:?}, pages of {:?}, drain timeout {:?}, instant {}",
             self.seed,
             self.operators,
             self.elects,
@@ -110,7 +119,11 @@ impl fmt::Display for Schedule {
             self.scaling,
             self.storm,
             self.faults,
-            self.single
+            self.spared.len(),
+            self.single,
+            self.page,
+            self.drain_timeout,
+            self.is_instant
         )?;
         self.actions.iter().try_for_each(|(at, action)| writeln!(formatter, "  {at:>4} s: {action:?}"))
     }
@@ -148,7 +161,7 @@ impl Schedule {
         }
         actions.sort_by_key(|(at, _)| *at);
         let faults = if random.number().is_multiple_of(5) { 0 } else { random.below(6) };
-        let faults = (0..faults).map(|_| Fault::ALL[random.below(Fault::ALL.len())]).collect();
+        let faults = (0..faults).map(|_| Fault::ALL[random.below(Fault::FIRST)]).collect();
         let unavailable = random.number() % 3;
         let surge = if unavailable == 0 { 1 + random.number() % 2 } else { random.number() % 3 };
         let operators = 1 + random.below(2);
@@ -168,6 +181,10 @@ impl Schedule {
             single,
             storm,
             active,
+            page: None,
+            drain_timeout: None,
+            spared: BTreeSet::new(),
+            is_instant: false,
         };
         all.scaled_by_autoscaler()
             .with_workers()
@@ -177,6 +194,7 @@ impl Schedule {
             .with_refusal_in_the_end()
             .with_storm_of_scale_requests()
             .with_outages()
+            .with_late_answers()
     }
 
     /// Makes a storm of half of the schedules that users scale: many bugs need two faults, or an action right after
@@ -187,8 +205,8 @@ impl Schedule {
             return self;
         }
         self.storm = true;
-        let of_watches = [Fault::Lag, Fault::Frozen, Fault::Ended, Fault::Compacted];
-        let of_requests = &Fault::ALL[..Fault::ALL.len() - of_watches.len()];
+        let of_watches = Fault::OF_WATCHES;
+        let of_requests = &Fault::ALL[..Fault::FIRST - of_watches.len()];
         let watches = (0..=random.below(2)).map(|_| of_watches[random.below(of_watches.len())]);
         self.faults = watches.collect();
         self.faults.extend((0..random.below(3)).map(|_| of_requests[random.below(of_requests.len())]));
@@ -389,27 +407,31 @@ impl Schedule {
         self
     }
 
-    /// The schedule without some of its actions and faults: what is left still fails.
-    pub fn shrunk(mut self, fails: impl Fn(&Self) -> bool) -> Self {
-        let mut at = 0;
-        while at < self.actions.len() {
-            let mut fewer = self.clone();
-            fewer.actions.remove(at);
-            if fails(&fewer) { self = fewer } else { at += 1 }
+    /// In a quarter of the schedules, lets answers come late or be cut, lists come in small pages, drains have a time limit,
+    /// and one of several hosts go down for ever. The draws are apart from the others.
+    fn with_late_answers(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(40) ^ 0x1a7e);
+        if !random.number().is_multiple_of(4) {
+            return self;
         }
-        for fault in self.faults.clone() {
-            let mut fewer = self.clone();
-            fewer.faults.remove(&fault);
-            if fails(&fewer) {
-                self = fewer;
+        for fault in [Fault::LateAnswer, Fault::CutAnswer] {
+            if random.number().is_multiple_of(2) {
+                self.faults.insert(fault);
             }
         }
-        if self.operators > 1 {
-            let alone = Self { operators: 1, ..self.clone() };
-            if fails(&alone) {
-                self = alone;
-            }
-        }
+        self.page = random.number().is_multiple_of(2).then(|| 1 + random.below(3));
+        let is_wrong = |(_, action): &(u64, Action)| matches!(action, Action::ClockError(..));
+        // A host whose clock is ahead sees the end of the time early.
+        let has_timeout = random.number().is_multiple_of(2) && !self.actions.iter().any(is_wrong);
+        self.drain_timeout = has_timeout.then(|| 5 + random.number() % 40);
+        let at = 5 + random.number() % ACTIVE;
+        let lost = match (random.number() % 4, self.operators, self.workers) {
+            (0, 2, _) => Some(random.below(2)),
+            (1, _, 2..) => Some(self.operators + random.below(self.workers)),
+            _ => None,
+        };
+        self.actions.extend(lost.map(|host| (at, Action::LoseHost(host))));
+        self.actions.sort_by_key(|(at, _)| *at);
         self
     }
 }

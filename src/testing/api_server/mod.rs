@@ -293,6 +293,10 @@ impl ApiServer {
         let name = key.1.rsplit('/').next().unwrap_or_default();
         if call.method == Method::PUT {
             let mut new = json_of(call, body)?;
+            if subresource == Some("scale") {
+                let present = present.ok_or_else(|| Refusal::not_found(&write::qualified(rules), name))?;
+                return scaled(store, key, (&present, &new), UpdateKind::Put);
+            }
             if new["metadata"]["name"].as_str().is_some_and(|sent| sent != name) {
                 return Err(Refusal::bad("the name of the object does not match the name on the URL"));
             }
@@ -332,9 +336,7 @@ impl ApiServer {
         if subresource != Some("scale") {
             return write::update(store, key, subresource, new, UpdateKind::Patch).map(|new| (200, new));
         }
-        let mut scaled = Value::clone(&old);
-        scaled["spec"]["replicas"] = new["spec"]["replicas"].clone();
-        write::update(store, key, None, scaled, UpdateKind::Patch).map(|new| (200, Arc::new(scale(&new))))
+        scaled(store, key, (&old, &new), UpdateKind::Patch)
     }
 
     fn apply(
@@ -384,6 +386,28 @@ fn scale(set: &Value) -> Value {
         "spec": { "replicas": set["spec"]["replicas"] },
         "status": { "replicas": set["status"]["replicas"].as_i64().unwrap_or_default(), "selector": set["status"]["selector"] },
     })
+}
+
+/// Gives a `NodeSet` the replicas of a scale, if that one is of the present set or names none.
+fn scaled(
+    store: &mut Store,
+    key: &Key,
+    (old, scale_of): (&Value, &Value),
+    origin: UpdateKind,
+) -> Result<(u16, Arc<Value>), Refusal> {
+    let (uid, known) = (&scale_of["metadata"]["uid"], &old["metadata"]["uid"]);
+    if origin == UpdateKind::Put && uid.as_str().is_some_and(|uid| !uid.is_empty() && *known != *uid) {
+        let (uid, known) = (uid.as_str().unwrap_or_default(), known.as_str().unwrap_or_default());
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {known}");
+        return Err(Refusal::conflict(&write::qualified(&KINDS[key.0]), &key.1, &why));
+    }
+    let mut new = old.clone();
+    for field in ["uid", "resourceVersion"] {
+        new["metadata"][field] = scale_of["metadata"][field].clone();
+    }
+    new["spec"]["replicas"] = scale_of["spec"]["replicas"].clone();
+    // Unlike the set itself, its scale may be replaced without a version.
+    write::update(store, key, None, new, UpdateKind::Patch).map(|new| (200, Arc::new(scale(&new))))
 }
 
 fn json_of(call: &ApiRequest, body: &[u8]) -> Result<Value, Refusal> {

@@ -19,6 +19,11 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
+    /// A generator of other numbers, which leaves this one as it is.
+    pub fn apart(&self, salt: u64) -> Self {
+        Self(self.0 ^ salt.rotate_left(32))
+    }
+
     /// A number below `limit`, which is not zero.
     pub fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.number() % limit as u64).unwrap_or_default()
