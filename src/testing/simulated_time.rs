@@ -12,6 +12,11 @@ use crate::api_server::Random;
 /// Wall clock of every simulation at its beginning.
 const EPOCH: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
+/// True time of a simulation that began at `begun`.
+pub fn time_of(begun: Instant) -> Timestamp {
+    EPOCH + begun.elapsed()
+}
+
 /// Clocks and random numbers of one simulated process.
 #[derive(Debug)]
 pub struct SimulatedTime {

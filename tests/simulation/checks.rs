@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use kube_node_api::names::OPERATOR_NAMESPACE;
 use kube_node_operator::Caches;
-use kube_node_testing::api_server::ApiServer;
+use kube_node_testing::{api_server::ApiServer, simulated_time};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -396,6 +396,7 @@ impl Checks {
             }
             let found = {
                 let mut state = self.state.lock();
+                state.invariants.time = simulated_time::time_of(self.begun);
                 state.history.record(&change);
                 if change.after["kind"] == "Node" {
                     let scaling = self.scaling();

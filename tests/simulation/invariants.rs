@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::Method;
-use kube_ext::environment;
+use jiff::Timestamp;
 use kube_node_api::names::{
     ANNOTATION_DRAIN_STARTED, ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE,
 };
@@ -80,6 +80,8 @@ pub struct Invariants {
     pub drained: i64,
     /// True if watches freeze.
     pub freezes: bool,
+    /// True time.
+    pub time: Timestamp,
     /// Time for which what was so before may still be acted on.
     pub memory: Duration,
     /// Pod CIDRs of Nodes.
@@ -224,7 +226,7 @@ impl Invariants {
                 let runs = |one: &Value| name(one) == node && !taints(one).any(|key| key == OUT_OF_SERVICE);
                 let nodes = server.objects("", "nodes");
                 let running = nodes.iter().find(|one| runs(one));
-                let is_early = |node: &Arc<Value>| !is_drained_for(server, node, Duration::ZERO);
+                let is_early = |node: &Arc<Value>| !is_drained_for(server, node, self.time);
                 // The kubelet removes a pod that has ended.
                 let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
                 let has_ended = was_marked && by.is_some_and(|sent| sent.json()["gracePeriodSeconds"] == 0);
@@ -379,7 +381,7 @@ impl Invariants {
             });
             return left
                 .filter(|_| by_us && !self.excused.contains_key(&node))
-                .filter(|_| !is_drained_for(server, after, LAST_GRACE))
+                .filter(|_| !is_drained_for(server, after, self.time - LAST_GRACE))
                 .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
         }
         if by_us && foreign(before) != foreign(after) {
@@ -440,16 +442,17 @@ fn node_uid(pod: &Value) -> String {
     pod["metadata"]["labels"][LABEL_NODE_UID].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns true if the time limit of a Node's drain is over for this time. The drain counts from the time that its process
-/// has noted.
-fn is_drained_for(server: &ApiServer, node: &Value, time: Duration) -> bool {
+/// Returns true if the time limit of a Node's drain was over at this time. The drain counts from its deletion, or from the
+/// time that its process has noted.
+fn is_drained_for(server: &ApiServer, node: &Value, at: Timestamp) -> bool {
     let set = server.object("kube-node.io", "nodesets", None, &set_of(node)).unwrap_or_default();
     let limit =
         set["spec"]["drain"]["timeout"].as_str().and_then(|text| text.strip_suffix('s')?.parse().ok());
-    let begun = node["metadata"]["annotations"][ANNOTATION_DRAIN_STARTED].as_str();
-    let begun = begun.and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    let ends = limit.zip(begun).map(|(limit, begun)| begun + Duration::from_secs(limit) + time);
-    ends.is_some_and(|ends| environment::now() >= ends)
+    let metadata = &node["metadata"];
+    let time = |text: &Value| text.as_str().and_then(|text| text.parse().ok());
+    let begun =
+        time(&metadata["annotations"][ANNOTATION_DRAIN_STARTED]).max(time(&metadata["deletionTimestamp"]));
+    limit.zip(begun).is_some_and(|(limit, begun): (u64, Timestamp)| at >= begun + Duration::from_secs(limit))
 }
 
 /// Returns true if a Node counts for the budget of its set.

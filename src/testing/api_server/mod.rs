@@ -388,7 +388,7 @@ fn scale(set: &Value) -> Value {
     })
 }
 
-/// Gives a `NodeSet` the replicas of a scale, if that one is of the present set or names none.
+/// Gives a `NodeSet` the replicas of a scale, if that one is of the present version or names none. A patch may name any UID.
 fn scaled(
     store: &mut Store,
     key: &Key,
@@ -402,9 +402,7 @@ fn scaled(
         return Err(Refusal::conflict(&write::qualified(&KINDS[key.0]), &key.1, &why));
     }
     let mut new = old.clone();
-    for field in ["uid", "resourceVersion"] {
-        new["metadata"][field] = scale_of["metadata"][field].clone();
-    }
+    new["metadata"]["resourceVersion"] = scale_of["metadata"]["resourceVersion"].clone();
     new["spec"]["replicas"] = scale_of["spec"]["replicas"].clone();
     // Unlike the set itself, its scale may be replaced without a version.
     write::update(store, key, None, new, UpdateKind::Patch).map(|new| (200, Arc::new(scale(&new))))
