@@ -397,12 +397,12 @@ impl Checks {
             let found = {
                 let mut state = self.state.lock();
                 state.invariants.time = simulated_time::time_of(self.begun);
+                state.invariants.memory = self.scaling().memory;
                 state.history.record(&change);
                 if change.after["kind"] == "Node" {
                     let scaling = self.scaling();
                     state.invariants.drained = scaling.drained(server);
                     state.invariants.freezes = scaling.freezes;
-                    state.invariants.memory = scaling.memory;
                 }
                 state.invariants.check(server, &change, sent)
             };
