@@ -92,6 +92,8 @@ pub struct Invariants {
     pub deleted: BTreeSet<(String, String)>,
     /// Process that made the pod of each machine at once, by the UID of its Node.
     machines: BTreeMap<String, String>,
+    /// Process that ran the machine of each Node last.
+    runs: BTreeMap<String, String>,
     /// Process that took the finalizer from each Node that is gone.
     finalized: BTreeMap<String, String>,
 }
@@ -296,12 +298,15 @@ impl Invariants {
     }
 
     /// Checks that a process does not run the machine of a Node from which it took the finalizer: the machine goes first.
-    pub fn check_heartbeat(&self, sent: &Sent) -> Option<String> {
+    pub fn check_heartbeat(&mut self, sent: &Sent) -> Option<String> {
         // The NodeController reports conditions of its own.
         let of_status =
             sent.path.strip_prefix("/api/v1/nodes/").and_then(|path| path.strip_suffix("/status"));
         let of_status = of_status.filter(|_| sent.is_of_kubelet());
         let node = of_status.or_else(|| sent.path.strip_prefix(LEASES))?;
+        if sent.method != Method::DELETE {
+            self.runs.insert(node.to_owned(), sent.process.clone());
+        }
         let by =
             self.finalized.get(node).filter(|by| **by == sent.process && sent.method != Method::DELETE)?;
         Some(format!("{by} runs the machine of {node}, from which it took the finalizer"))
@@ -374,6 +379,17 @@ impl Invariants {
                 && pods.iter().any(|pod| node_uid(pod) == uid)
             {
                 return Some(format!("{node} goes, and its machine is there"));
+            }
+            let attachments = server.objects("storage.k8s.io", "volumeattachments");
+            let attached = attachments.iter().find(|one| one["spec"]["nodeName"] == node.as_str());
+            // Where the machine is lost, nothing unmounts it.
+            let has_machine = by.is_some_and(|sent| self.runs.get(&node) == Some(&sent.process));
+            if has_machine
+                && let Some(volume) = attached
+                && !self.excused.contains_key(&node)
+                && !is_drained_for(server, after, self.time)
+            {
+                return Some(format!("{node} goes, and {} is attached to it", name(volume)));
             }
             let left = pods.iter().find(|pod| {
                 pod["spec"]["nodeName"] == node.as_str()

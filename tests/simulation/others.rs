@@ -1,5 +1,5 @@
-//! Models of what surrounds the operator: scheduler, owner of pods, disruption budgets, node lifecycle, garbage
-//! collection. Each looks at the server's objects once a second and writes at once; none of them fails.
+//! Models of what surrounds the operator: scheduler, owner of pods, disruption budgets, attached volumes, node lifecycle,
+//! garbage collection. Each looks at the server's objects once a second and writes at once; none of them fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +29,10 @@ const GRACE: Duration = Duration::from_secs(50);
 const TOLERATION: Duration = Duration::from_mins(5);
 /// Time for which the Node of a pod has to be missing (podgc, `quarantineTime`).
 const QUARANTINE: Duration = Duration::from_secs(40);
+/// Time from the end of a pod until its volume is detached.
+const DETACHES: Duration = Duration::from_secs(3);
+/// Path of what attaches volumes to Nodes.
+const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 /// Taint of a Node whose kubelet is silent.
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Taint of a Node whose machine is gone.
@@ -47,12 +51,16 @@ pub struct Others {
     /// Last sign of life of each Node's kubelet, and when it was seen.
     signs: BTreeMap<String, (Vec<Value>, Instant)>,
     serial: u64,
+    /// True if each pod has a volume.
+    has_volumes: bool,
+    /// When the pod of each attached volume was missing first.
+    unused: BTreeMap<String, Instant>,
 }
 
 impl Others {
-    pub fn new(server: ApiServer, checks: Arc<Checks>) -> Self {
-        let (wanted, unknown, missing, signs) = <_>::default();
-        Self { server, checks, wanted, unknown, missing, signs, serial: 0 }
+    pub fn new(server: ApiServer, checks: Arc<Checks>, has_volumes: bool) -> Self {
+        let (wanted, unknown, missing, signs, unused) = <_>::default();
+        Self { server, checks, wanted, unknown, missing, signs, serial: 0, has_volumes, unused }
     }
 
     pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Arc<Value>) {
@@ -126,6 +134,7 @@ impl Others {
         self.own_pods();
         self.budget();
         self.schedule();
+        self.attach();
         self.watch_nodes();
         self.collect();
         sleep(Duration::from_secs(1)).await;
@@ -209,6 +218,33 @@ impl Others {
                 "metadata": { "uid": pod["metadata"]["uid"] }, "spec": { "nodeName": node },
             });
             self.call(Method::PATCH, &path, &spec);
+        }
+    }
+
+    /// Attaches the volume of each pod that is bound, and detaches it after the pod (attach-detach controller).
+    fn attach(&mut self) {
+        let pods = self.all_pods();
+        let bound = pods.iter().filter(|pod| self.has_volumes && pod["spec"]["nodeName"].is_string());
+        let mut wanted: BTreeMap<String, &Value> =
+            bound.map(|pod| (format!("csi-{}", name(pod)), &pod["spec"]["nodeName"])).collect();
+        for attachment in self.server.objects("storage.k8s.io", "volumeattachments") {
+            let name = name(&attachment);
+            if wanted.remove(&name).is_some() {
+                self.unused.remove(&name);
+                continue;
+            }
+            let since = *self.unused.entry(name.clone()).or_insert_with(Instant::now);
+            if since.elapsed() >= DETACHES {
+                self.unused.remove(&name);
+                self.call(Method::DELETE, &format!("{ATTACHMENTS}/{name}"), &Value::Null);
+            }
+        }
+        for (name, node) in wanted {
+            let attachment = json!({
+                "metadata": { "name": name },
+                "spec": { "attacher": "csi", "nodeName": node, "source": { "persistentVolumeName": name } },
+            });
+            self.call(Method::POST, ATTACHMENTS, &attachment);
         }
     }
 

@@ -88,7 +88,7 @@ impl Schedule {
         let checks = Arc::new(Checks::new());
         let until = begun + Duration::from_secs(self.active + 10);
         let faults = Arc::new(Faults::new(self, until));
-        let mut others = Others::new(server.clone(), Arc::clone(&checks));
+        let mut others = Others::new(server.clone(), Arc::clone(&checks), self.has_volumes);
         for name in ["kube-system", "kube-node-lease", "kube-node-system", "kubemark", "default"] {
             others.call(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
         }

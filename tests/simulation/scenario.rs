@@ -62,6 +62,7 @@ impl Scenario {
             active: 70,
             page: None,
             drain_timeout: None,
+            has_volumes: false,
             spared: [].into(),
             is_instant: false,
         }

@@ -98,6 +98,8 @@ pub struct Schedule {
     pub page: Option<usize>,
     /// Seconds after which a drain deletes the pods that are left.
     pub drain_timeout: Option<u64>,
+    /// True if each pod has a volume, which is attached to its Node.
+    pub has_volumes: bool,
     /// Random faults that do not happen, by their order in the run.
     pub spared: BTreeSet<u64>,
     /// True if requests, answers and watches take no time.
@@ -108,7 +110,7 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?} ({} of them spared), single {:?}, pages of {:?}, drain timeout {:?}, instant {}",
+            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?} ({} of them spared), single {:?}, pages of {:?}, drain timeout {:?}, volumes {}, instant {}",
             self.seed,
             self.operators,
             self.elects,
@@ -123,6 +125,7 @@ impl fmt::Display for Schedule {
             self.single,
             self.page,
             self.drain_timeout,
+            self.has_volumes,
             self.is_instant
         )?;
         self.actions.iter().try_for_each(|(at, action)| writeln!(formatter, "  {at:>4} s: {action:?}"))
@@ -183,6 +186,7 @@ impl Schedule {
             active,
             page: None,
             drain_timeout: None,
+            has_volumes: false,
             spared: BTreeSet::new(),
             is_instant: false,
         };
@@ -408,7 +412,7 @@ impl Schedule {
     }
 
     /// In a quarter of the schedules, lets answers come late or be cut, lists come in small pages, drains have a time limit,
-    /// and one of several hosts go down for ever. The draws are apart from the others.
+    /// pods have volumes, and one of several hosts go down for ever. The draws are apart from the others.
     fn with_late_answers(mut self) -> Self {
         let mut random = Random::new(self.seed.rotate_left(40) ^ 0x1a7e);
         if !random.number().is_multiple_of(4) {
@@ -430,6 +434,7 @@ impl Schedule {
             (1, _, 2..) => Some(self.operators + random.below(self.workers)),
             _ => None,
         };
+        self.has_volumes = random.number().is_multiple_of(2);
         self.actions.extend(lost.map(|host| (at, Action::LoseHost(host))));
         self.actions.sort_by_key(|(at, _)| *at);
         self
