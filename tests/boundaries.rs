@@ -244,7 +244,7 @@ fn ends_with(path: &[String], end: &[&str]) -> bool {
 }
 
 /// Clocks, random numbers and tasks that a simulation could not replace.
-const UNSIMULATED: [&[&str]; 7] = [
+const UNSIMULATED: [&[&str]; 9] = [
     &["Timestamp", "now"],
     &["SystemTime"],
     &["std", "time", "Instant"],
@@ -252,6 +252,8 @@ const UNSIMULATED: [&[&str]; 7] = [
     &["rand", "random_range"],
     &["rand", "rng"],
     &["tokio", "spawn"],
+    &["task", "spawn"],
+    &["thread", "spawn"],
 ];
 
 #[test]
