@@ -2,7 +2,6 @@
 
 use anyhow::bail;
 use k8s_openapi::apimachinery::pkg::version::Info;
-use tracing::warn;
 
 /// First minor version with every feature that the admission policies need.
 pub const OLDEST: u32 = 30;
@@ -32,14 +31,14 @@ impl Support {
     }
 }
 
-/// Fails for a version that is too old, and logs a warning about one that is newer than any that is tested.
-pub fn check(version: &Info) -> anyhow::Result<()> {
+/// Fails for a version that is too old. Returns a warning about one that is newer than any that is tested; the caller
+/// prints or logs the warning.
+pub fn check(version: &Info) -> anyhow::Result<Option<String>> {
     match Support::of(version) {
         Support::TooOld => bail!("the cluster is Kubernetes {}, and {}", version.git_version, needed()),
-        Support::Newer => warn!("{}", newer(version)),
-        Support::Supported => {}
+        Support::Newer => Ok(Some(newer(version))),
+        Support::Supported => Ok(None),
     }
-    Ok(())
 }
 
 /// What to do about a version that is too old.
@@ -70,7 +69,9 @@ mod tests {
             error,
             "the cluster is Kubernetes v1.28.4, and kube-node needs 1.30 or later, for its admission policies: upgrade the cluster"
         );
-        assert!(check(&version("30")).is_ok() && check(&version("99")).is_ok());
+        assert_eq!(check(&version("30")).unwrap(), None);
+        let warning = check(&version("99")).unwrap().unwrap();
+        assert!(warning.starts_with("v1.99.4 is newer than 1."), "{warning}");
     }
 
     #[test]

@@ -119,7 +119,10 @@ impl Preflight<'_> {
     /// Checks that the API server answers and is not too old. Logs a warning if it is newer than any that is tested.
     pub async fn reach(&self) -> anyhow::Result<()> {
         let version = self.client.apiserver_version().await.with_context(|| self.unreachable())?;
-        kubernetes_version::check(&version)
+        if let Some(warning) = kubernetes_version::check(&version)? {
+            warn!("{warning}");
+        }
+        Ok(())
     }
 
     /// Checks that the identity has all `rights`.

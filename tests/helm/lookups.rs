@@ -4,11 +4,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::PathBuf,
+    sync::Arc,
     thread,
 };
 
 use axum::{Router, extract::Request, response::IntoResponse};
-use http::{StatusCode, header::CONTENT_TYPE};
+use http::{Method, StatusCode, header::CONTENT_TYPE};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime};
 
@@ -17,18 +19,29 @@ use crate::{
     render::{one, render, template},
 };
 
-/// An API server that reads: its objects by path, and its kubeconfig.
-struct Cluster {
-    kubeconfig: PathBuf,
+/// An API server that reads: its objects by path, its kubeconfig, and the writes that it was asked for.
+pub struct Cluster {
+    pub kubeconfig: PathBuf,
+    writes: Writes,
 }
+
+/// Method and path of each request that is no GET.
+type Writes = Arc<Mutex<Vec<String>>>;
 
 impl Cluster {
     /// A cluster with these objects, by path, whose kinds are those of the chart and of what the chart looks up. Ends with the
     /// process.
     fn with(name: &str, objects: &[(&str, Value)]) -> Self {
+        Self::of_version(name, 36, objects)
+    }
+
+    /// A cluster of this minor version.
+    pub fn of_version(name: &str, minor: u32, objects: &[(&str, Value)]) -> Self {
         let mut answers: BTreeMap<String, Value> =
             objects.iter().map(|(path, object)| ((*path).to_owned(), object.clone())).collect();
-        answers.insert("/version".to_owned(), json!({"major": "1", "minor": "36", "gitVersion": "v1.36.3"}));
+        let version =
+            json!({"major": "1", "minor": minor.to_string(), "gitVersion": format!("v1.{minor}.3")});
+        answers.insert("/version".to_owned(), version);
         answers.insert("/api".to_owned(), json!({"kind": "APIVersions", "versions": ["v1"]}));
         let mut kinds: BTreeSet<(String, String, bool)> = render(&[])
             .iter()
@@ -60,7 +73,8 @@ impl Cluster {
             let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources});
             answers.insert(path, list);
         }
-        let port = serve(answers);
+        let writes = Writes::default();
+        let port = serve(answers, Arc::clone(&writes));
         let kubeconfig =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lookups-{name}-{}", std::process::id()));
         let config = json!({
@@ -72,7 +86,13 @@ impl Cluster {
             "current-context": "a",
         });
         fs::write(&kubeconfig, config.to_string()).unwrap();
-        Self { kubeconfig }
+        Self { kubeconfig, writes }
+    }
+
+    /// Writes that were asked for so far, without dry runs.
+    pub fn writes(&self) -> Vec<String> {
+        let is_dry_run = |write: &&String| write.contains("dryRun=All");
+        self.writes.lock().iter().filter(|write| !is_dry_run(write)).cloned().collect()
     }
 
     /// The objects that helm would send.
@@ -88,9 +108,12 @@ impl Drop for Cluster {
     }
 }
 
-/// Serves these answers, and 404 for all else; returns the port.
-fn serve(answers: BTreeMap<String, Value>) -> u16 {
+/// Serves these answers, and 404 for all else; records writes. Returns the port.
+fn serve(answers: BTreeMap<String, Value>, writes: Writes) -> u16 {
     let answer = move |request: Request| {
+        if request.method() != Method::GET {
+            writes.lock().push(format!("{} {}", request.method(), request.uri()));
+        }
         let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
         let (code, body) = match answers.get(request.uri().path()) {
             Some(body) => (StatusCode::OK, body.to_string()),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod conventions;
+mod kubernetes_versions;
 mod lookups;
 mod manifest;
 mod platforms;

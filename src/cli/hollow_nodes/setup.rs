@@ -54,7 +54,9 @@ impl Setup {
         }
         let client = self.cluster.client().await?;
         let version = client.apiserver_version().await?;
-        kubernetes_version::check(&version)?;
+        if let Some(warning) = kubernetes_version::check(&version)? {
+            eprintln!("note: {warning}");
+        }
         operator::refuse_release(&client).await?;
         if self.operator {
             return self.install_operator(&client).await;
