@@ -173,6 +173,8 @@ fn what_is_printed_can_be_applied() {
     let deployment = own.cluster.kubectl(&["-n", "kube-node-system", "get", "deployment", "-o", "json"]);
     assert!(
         deployment.contains("example.com/a:1") && !deployment.contains("localhost/kube-node"),
+    let said = own.says(&["setup"]);
+    assert!(said.starts_with("The operator of version 0.0.1 stays, and gets the kinds, "), "{said}");
         "{deployment}"
     );
     let listed = own.says(&["setup", "--operator", "--dry-run=client"]);

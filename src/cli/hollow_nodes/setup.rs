@@ -58,8 +58,15 @@ impl Setup {
             eprintln!("note: {warning}");
         }
         operator::refuse_release(&client).await?;
+        let other = operator::other_version(&client).await?;
         if self.operator {
-            return self.install_operator(&client).await;
+            return self.install_operator(&client, other).await;
+        }
+        if let Some(other) = other {
+            print_line(format_args!(
+                "The operator of version {other} stays, and gets the kinds, roles and policies of {}: kube-node setup --operator brings the operator of that version too.",
+                env!("CARGO_PKG_VERSION")
+            ));
         }
         operator::setup(&client, false, None).await?;
         print_line(format_args!(
@@ -90,8 +97,9 @@ impl Setup {
         Ok(())
     }
 
-    async fn install_operator(&self, client: &Client) -> anyhow::Result<()> {
-        if let Some(other) = operator::other_version(client).await? {
+    /// Installs the operator in place of that of version `other`, if there is one.
+    async fn install_operator(&self, client: &Client, other: Option<String>) -> anyhow::Result<()> {
+        if let Some(other) = other {
             print_line(format_args!(
                 "The operator of version {other} becomes {}.",
                 env!("CARGO_PKG_VERSION")
