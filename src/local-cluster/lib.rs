@@ -45,7 +45,6 @@ pub use health::{Probe, client_of};
 pub use kube_ext::files;
 pub use layout::Layout;
 pub use manifests::{absent, release_secrets};
-pub use operator::uninstall;
 pub use progress::Progress;
 pub use release::{RELEASES, Release};
 pub use state::State;

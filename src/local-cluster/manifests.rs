@@ -55,8 +55,9 @@ pub async fn install(client: &Client) -> anyhow::Result<()> {
     tokio::try_join!(apply_crds(client), Box::pin(apply_files(client))).map(drop)
 }
 
-/// Removes our finalizer from the Secrets of the operator's namespace. Call this only when no NodeClass is left.
-pub async fn release_secrets(client: &Client, namespace: &str) -> anyhow::Result<()> {
+/// Removes our finalizer from the Secrets of the operator's namespace. Unless `params` ask for a dry run, call this only
+/// when no NodeClass is left.
+pub async fn release_secrets(client: &Client, namespace: &str, params: &PatchParams) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let failed =
         |name: &str| format!("cannot take the finalizer {FINALIZER_IN_USE} off Secret {name} in {namespace}");
@@ -70,7 +71,7 @@ pub async fn release_secrets(client: &Client, namespace: &str) -> anyhow::Result
         let change = json!({ "metadata": {
             "resourceVersion": secret.metadata.resource_version, "finalizers": finalizers,
         } });
-        let patched = api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(change)).await;
+        let patched = api.patch_metadata(&name, params, &Patch::Merge(change)).await;
         unless_gone(patched).with_context(|| failed(&name))?;
     }
     Ok(())
@@ -217,10 +218,14 @@ pub(super) async fn namespace_is_ours(client: &Client, manifest: &Manifest) -> a
 }
 
 /// Gives up the fields of an object that were applied; the rest of it stays.
-pub(super) async fn give_up_fields(client: &Client, manifest: &Manifest) -> anyhow::Result<()> {
+pub(super) async fn give_up_fields(
+    client: &Client,
+    manifest: &Manifest,
+    params: &PatchParams,
+) -> anyhow::Result<()> {
     let name = manifest.0.name_any();
     let nothing = DynamicObject::new(&name, &manifest.1);
-    let applied = api(client, manifest).patch(&name, &apply_params(), &Patch::Apply(&nothing)).await;
+    let applied = api(client, manifest).patch(&name, params, &Patch::Apply(&nothing)).await;
     applied.map(drop).with_context(|| format!("cannot give up {}", title(manifest)))
 }
 

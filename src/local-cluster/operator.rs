@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DynamicObject, ListParams, Patch},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     runtime::wait::Condition,
 };
 use kube_node_api::names::OPERATOR_SERVICE_ACCOUNT as NAME;
@@ -24,7 +24,8 @@ use super::{
     NAMESPACE, images,
     manifests::{
         self, LEASES_NAMESPACE, Manifest, api, apply_manifest, give_up_fields, install,
-        is_removable_namespace, namespace_is_ours, parse, release_secrets, remove, title, wait_for,
+        is_removable_namespace, namespace_is_ours, parse, release_secrets, remove, title, unless_gone,
+        wait_for,
     },
 };
 
@@ -106,23 +107,63 @@ pub async fn setup(client: &Client, operator: bool, image: Option<&str>) -> anyh
 ///
 /// Returns the namespaces that stay, since they were there before the installation.
 pub async fn uninstall(client: &Client) -> anyhow::Result<Vec<String>> {
-    remove(client, manifests::crds()?).await?;
-    release_secrets(client, NAMESPACE).await?;
-    let (mut all, mut staying) = (Vec::new(), Vec::new());
-    for manifest in [manifests::all()?, objects(None)?].concat() {
-        if manifest.0.name_any() == LEASES_NAMESPACE {
-            continue;
-        }
-        if is_removable_namespace(&manifest) && namespace_is_ours(client, &manifest).await? == Some(false) {
-            give_up_fields(client, &manifest).await?;
-            staying.push(manifest.0.name_any());
-            continue;
-        }
-        all.push(manifest);
+    let removal = Removal::of(client).await?;
+    removal.try_out(client).await?;
+    remove(client, removal.crds).await?;
+    release_secrets(client, NAMESPACE, &PatchParams::default()).await?;
+    for namespace in &removal.namespaces_of_others {
+        give_up_fields(client, namespace, &manifests::apply_params()).await?;
     }
-    all.reverse();
-    remove(client, all).await?;
-    Ok(staying)
+    remove(client, removal.others).await?;
+    Ok(removal.namespaces_of_others.iter().map(|(namespace, _)| namespace.name_any()).collect())
+}
+
+/// Has the API server try what [`uninstall`] does, and change nothing.
+pub async fn try_uninstall(client: &Client) -> anyhow::Result<()> {
+    Removal::of(client).await?.try_out(client).await
+}
+
+/// Objects of an installation, by what an uninstallation does with them.
+struct Removal {
+    /// The CRDs, which are deleted first.
+    crds: Vec<Manifest>,
+    /// All other objects that are deleted, in the order of their deletion.
+    others: Vec<Manifest>,
+    /// Namespaces that were there before the installation, and stay.
+    namespaces_of_others: Vec<Manifest>,
+}
+
+impl Removal {
+    async fn of(client: &Client) -> anyhow::Result<Self> {
+        let (mut others, mut namespaces_of_others) = (Vec::new(), Vec::new());
+        for manifest in [manifests::all()?, objects(None)?].concat() {
+            if manifest.0.name_any() == LEASES_NAMESPACE {
+                continue;
+            }
+            let is_ours = !is_removable_namespace(&manifest)
+                || namespace_is_ours(client, &manifest).await? != Some(false);
+            if is_ours { others.push(manifest) } else { namespaces_of_others.push(manifest) }
+        }
+        others.reverse();
+        Ok(Self { crds: manifests::crds()?, others, namespaces_of_others })
+    }
+
+    async fn try_out(&self, client: &Client) -> anyhow::Result<()> {
+        let dry_run = DeleteParams::default().dry_run();
+        for manifest in self.crds.iter().chain(&self.others) {
+            let tried = api(client, manifest).delete(&manifest.0.name_any(), &dry_run).await;
+            unless_gone(tried).with_context(|| {
+                format!("nothing was deleted, since the deletion of {} would be refused", title(manifest))
+            })?;
+        }
+        let params = PatchParams { dry_run: true, ..PatchParams::default() };
+        release_secrets(client, NAMESPACE, &params).await.context("nothing was deleted")?;
+        let params = PatchParams { dry_run: true, ..manifests::apply_params() };
+        for namespace in &self.namespaces_of_others {
+            give_up_fields(client, namespace, &params).await.context("nothing was deleted")?;
+        }
+        Ok(())
+    }
 }
 
 /// Has the API server validate all objects and change nothing.

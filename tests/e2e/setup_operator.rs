@@ -78,20 +78,41 @@ impl Empty {
     /// A kubeconfig of an account that may read everything, and change nothing.
     fn reader(&self) -> &'static str {
         self.cluster.kubectl(&["create", "serviceaccount", "reader"]);
-        let grant = [
-            "create",
-            "clusterrolebinding",
-            "reader",
-            "--clusterrole=view",
-            "--serviceaccount=default:reader",
-        ];
-        self.cluster.kubectl(&grant);
+        self.grant(&json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]));
+        let grant =
+            ["clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader"];
+        self.cluster.kubectl(&[&["create"], &grant[..]].concat());
         let token = self.cluster.kubectl(&["create", "token", "reader"]);
         let text = fs::read_to_string(self.cluster.dir.join("kubeconfig")).unwrap();
         let mut config: Value = serde_norway::from_str(&text).unwrap();
         config["users"][0]["user"] = json!({ "token": token.trim() });
         fs::write(self.cluster.dir.join("reader"), config.to_string()).unwrap();
         "reader"
+    }
+
+    /// Sets the rights of the reader.
+    fn grant(&self, rules: &Value) {
+        self.apply(&json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "reader"},
+            "rules": rules,
+        }));
+    }
+
+    /// Adds rights to those of the reader.
+    fn grant_more(&self, groups: &[&str], resources: &[&str], verbs: &[&str]) {
+        let role = self.cluster.kubectl(&["get", "clusterrole", "reader", "-o", "json"]);
+        let mut rules = serde_json::from_str::<Value>(&role).unwrap()["rules"].clone();
+        let more = json!({"apiGroups": groups, "resources": resources, "verbs": verbs});
+        rules.as_array_mut().unwrap().push(more);
+        self.grant(&rules);
+    }
+
+    fn apply(&self, object: &Value) {
+        let file = self.cluster.dir.join("object.json");
+        fs::write(&file, object.to_string()).unwrap();
+        self.cluster.kubectl(&["apply", "--server-side", "-f", file.to_str().unwrap()]);
     }
 }
 
@@ -106,8 +127,11 @@ fn from_an_empty_cluster_and_back() {
     own.cluster.kubectl(&["create", "namespace", "kubemark"]);
     let before = own.objects();
 
-    let refusal = own.refuses(&["setup", "--operator"], reader);
-    assert!(refusal.contains("forbidden") && !refusal.contains("Installed"), "{refusal}");
+    for args in [&["setup", "--operator"][..], &["setup"]] {
+        let refusal = own.refuses(args, reader);
+        let wanted = "error: nothing was changed, since CustomResourceDefinition nodeclasses.kube-node.io would be refused: ";
+        assert!(refusal.starts_with(wanted) && refusal.contains("default:reader"), "{refusal}");
+    }
     assert_eq!(names(&own.objects()), names(&before), "nothing was changed");
 
     let said = own.says(&["setup", "--operator", "--no-wait"]);
@@ -149,6 +173,8 @@ fn from_an_empty_cluster_and_back() {
 
     let label = ["-n", "kube-node-system", "label", "--overwrite", "deployment", "kube-node-operator"];
     own.cluster.kubectl(&[&label[..], &["app.kubernetes.io/version=0.0.1"]].concat());
+    let said = own.says(&["setup"]);
+    assert!(said.starts_with("The operator of version 0.0.1 stays, and gets the kinds, "), "{said}");
     let said = own.says(&["setup", "--operator", "--no-wait", "--image", "example.com/kube-node:2"]);
     assert!(said.starts_with("The operator of version 0.0.1 becomes "), "{said}");
 
@@ -163,6 +189,47 @@ fn from_an_empty_cluster_and_back() {
 }
 
 #[test]
+fn rights_that_are_missing_are_found_before_anything_is_changed() {
+    let own = Empty::start("setup-rights");
+    let reader = own.reader();
+    own.says(&["setup", "--operator", "--no-wait"]);
+    let installed = own.objects();
+
+    let kinds = &["kube-node.io"];
+    let refusal = own.refuses(&["create", "1", "--no-wait"], reader);
+    assert!(
+        refusal.starts_with("error: nothing was changed: cannot apply NodeClass hollow-nodes: "),
+        "{refusal}"
+    );
+    own.grant_more(kinds, &["nodeclasses"], &["create", "patch"]);
+    let refusal = own.refuses(&["create", "1", "--no-wait"], reader);
+    assert!(
+        refusal.starts_with("error: nothing was changed: cannot apply NodeSet hollow-nodes: "),
+        "{refusal}"
+    );
+
+    let deletion = |object: &str| {
+        format!("error: nothing was deleted, since the deletion of {object} would be refused: ")
+    };
+    let crd = "CustomResourceDefinition nodeclasses.kube-node.io";
+    let refusal = own.refuses(&["cleanup", "--operator"], reader);
+    assert!(refusal.starts_with(&deletion(crd)) && refusal.contains("default:reader"), "{refusal}");
+    own.grant_more(&["apiextensions.k8s.io", "apps"], &["*"], &["delete"]);
+    let refusal = own.refuses(&["cleanup", "--operator"], reader);
+    assert!(refusal.starts_with(&deletion("Service kube-node-operator")), "{refusal}");
+    let strip = |objects: Vec<(String, Value)>| -> Vec<(String, Value)> {
+        objects.into_iter().filter(|(name, _)| !name.contains("\"reader\"")).collect()
+    };
+    assert_eq!(strip(own.objects()), strip(installed), "nothing was changed");
+
+    // The NodeSet of the user stays as well.
+    own.says(&["create", "0", "--no-wait"]);
+    let refusal = own.refuses(&["cleanup", "--all"], reader);
+    assert!(refusal.starts_with(&deletion("Service kube-node-operator")), "{refusal}");
+    own.cluster.kubectl(&["get", "nodeset", "hollow-nodes"]);
+}
+
+#[test]
 fn what_is_printed_can_be_applied() {
     let own = Empty::start("install-yaml");
     let yaml =
@@ -173,8 +240,6 @@ fn what_is_printed_can_be_applied() {
     let deployment = own.cluster.kubectl(&["-n", "kube-node-system", "get", "deployment", "-o", "json"]);
     assert!(
         deployment.contains("example.com/a:1") && !deployment.contains("localhost/kube-node"),
-    let said = own.says(&["setup"]);
-    assert!(said.starts_with("The operator of version 0.0.1 stays, and gets the kinds, "), "{said}");
         "{deployment}"
     );
     let listed = own.says(&["setup", "--operator", "--dry-run=client"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, core::PartialObjectMeta};
+use kube::{Api, Client, api::PatchParams, core::PartialObjectMeta};
 use kube_ext::objects::{self, Typed};
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names::LABEL_NODECLASS};
 use local_cluster::release_secrets;
@@ -62,7 +62,7 @@ impl Uninstall {
                 "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or let this job do it (helm rollback, then helm upgrade with --reset-then-reuse-values --set uninstall.deleteNodes=true); then uninstall again"
             );
         }
-        release_secrets(client, &self.namespace).await
+        release_secrets(client, &self.namespace, &PatchParams::default()).await
     }
 }
 

@@ -5,7 +5,7 @@ use clap::Args;
 use kube::{Api, Client, ResourceExt, api::ListParams, runtime::wait::await_condition};
 use kube_ext::objects::{delete, list};
 use kube_node_api::{NodeClass, NodeSet};
-use local_cluster::{operator, uninstall};
+use local_cluster::operator;
 use tokio::time::timeout;
 
 use super::{Goal, NAME, Wait, goal::follow};
@@ -36,6 +36,7 @@ impl Cleanup {
         if self.all {
             operator::refuse_release(client).await?;
             nothing_but(client, Some(NAME)).await?;
+            operator::try_uninstall(client).await?;
         }
         if delete(&Api::<NodeSet>::all(client.clone()), NAME).await? {
             follow(client, Goal::Gone, self.limit.timeout).await?;
@@ -81,7 +82,7 @@ impl Cleanup {
 }
 
 async fn uninstall_all(client: &Client) -> anyhow::Result<()> {
-    for namespace in uninstall(client).await? {
+    for namespace in operator::uninstall(client).await? {
         print_line(format_args!("Namespace {namespace} stays: it was there before setup."));
     }
     print_line("All that setup installed is gone.");

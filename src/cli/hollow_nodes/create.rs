@@ -1,10 +1,10 @@
 //! `kube-node create [N]`: applies the NodeClass and the NodeSet and waits until the nodes are Ready.
 //!
-//! An operator that is missing is reported at once; the objects stay, and one that starts later serves them.
+//! Both objects are tried in a dry run first, so that a refused one leaves nothing behind. An operator that is missing is reported at once; the objects stay, and one that starts later serves them.
 
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -54,8 +54,11 @@ impl Create {
         let class = read(&Api::all(client.clone()), NAME).await?;
         check(before.as_ref(), class.as_ref(), controller)?;
         let class = self.kind.class(has_other_nodes(&client).await?);
-        apply::<NodeClass>(&client, &class).await?;
-        apply::<NodeSet>(&client, &set(self.nodes)).await?;
+        let set = set(self.nodes);
+        try_out::<NodeClass>(&client, &class).await?;
+        try_out::<NodeSet>(&client, &set).await?;
+        apply::<NodeClass>(&client, &class, &apply_params()).await?;
+        apply::<NodeSet>(&client, &set, &apply_params()).await?;
         let image = self.kind.image().map_or_else(String::new, |image| format!(", image {image}"));
         let taint =
             taint(&class).map_or_else(String::new, |key| format!(", with the taint {key}:NoSchedule"));
@@ -108,11 +111,20 @@ fn missing_operator(is_served: anyhow::Result<bool>, controller: &str) -> Option
     }
 }
 
-async fn apply<K: Typed>(client: &Client, object: &Value) -> anyhow::Result<()> {
+/// Parameters of server-side apply. Force: fields written earlier by these commands or by hand take the new values.
+fn apply_params() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
+}
+
+/// Has the API server validate the object and change nothing.
+async fn try_out<K: Typed>(client: &Client, object: &Value) -> anyhow::Result<()> {
+    let params = PatchParams { dry_run: true, ..apply_params() };
+    apply::<K>(client, object, &params).await.context("nothing was changed")
+}
+
+async fn apply<K: Typed>(client: &Client, object: &Value, params: &PatchParams) -> anyhow::Result<()> {
     let (api, kind, object) = (Api::<K>::all(client.clone()), K::kind(&()), Patch::Apply(object));
-    // Force: fields written earlier by these commands or by hand take the new values.
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    let applied = call(format_args!("apply {kind} {NAME}"), api.patch(NAME, &params, &object)).await;
+    let applied = call(format_args!("apply {kind} {NAME}"), api.patch(NAME, params, &object)).await;
     applied.map(drop).map_err(|error| explained(error, &kind))
 }
 
