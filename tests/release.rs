@@ -239,6 +239,13 @@ fn a_wrong_argument_is_refused() {
     assert_eq!(scene.check("riscv64", &path).unwrap_err(), "no release: --target is amd64 or arm64\n");
     let output = scene.script("release", &["--download-url", "example.com"]);
     assert_eq!(error(&output), "no release: --download-url begins with https://\n");
+    for (image, wanted) in [
+        ("ghcr.io/me/kube-node:1", "--image has no tag and no digest: REGISTRY/NAME"),
+        ("kube-node", "--image is REGISTRY/NAME"),
+    ] {
+        let output = scene.script("release", &["--image", image]);
+        assert_eq!(error(&output), format!("no release: {wanted}\n"), "{image}");
+    }
 }
 
 fn error(output: &Output) -> String {
@@ -349,6 +356,52 @@ fn krew_installs_the_plugin_by_its_manifest() {
     assert!(said.contains("checksum does not match"), "{said}");
 }
 
+/// The script's own line that makes `install.yaml`, and the file that it makes.
+fn install_yaml_has_the_image_of_the_release() {
+    let scene = Scene::new("install");
+    let script = fs::read_to_string(scene.dir.join(".ci/release")).unwrap();
+    let line = script.lines().find(|line| line.ends_with(">\"$out/install.yaml\"")).expect("it is made");
+    let place = |text: &str| script.find(text).unwrap();
+    assert!(place(line) < place("sha256sum -- * >SHA256SUMS"), "it is among the sums");
+
+    let folder = scene.folder(&[]);
+    fs::create_dir_all(folder.join("here/dist")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_kube-node"), folder.join("here/dist/kube-node")).unwrap();
+    let image = "ghcr.io/me/kube-node";
+    let setting =
+        format!("set -eu; tuple() {{ echo here; }}; host= work=. out=. image={image} version={VERSION}");
+    let made = bash(&folder, &format!("{setting}\n{line}"));
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let yaml = fs::read_to_string(folder.join("install.yaml")).unwrap();
+    assert_eq!(yaml.matches(&format!("{image}:{VERSION}")).count(), 2, "of the operator and of machines");
+    for part in ["kind: CustomResourceDefinition\n", "kind: Deployment\n"] {
+        assert!(yaml.contains(part), "{part}");
+    }
+}
+
+/// docs/releases.md lists each file that the script makes.
+fn the_page_of_releases_has_every_file() {
+    let read = |path| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (script, page) = (read(".ci/release"), read("docs/releases.md"));
+    let rows: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let mut files = 0;
+    for rest in script.split("\"$out/").skip(1) {
+        let name = rest.split('"').next().unwrap();
+        // A name with a variable, such as `$name.tar.gz`, is known by what follows the variable.
+        let is_listed = match name.rsplit_once('$') {
+            None => rows.contains(&name),
+            Some((_, variable)) => {
+                let ending = variable.trim_start_matches(char::is_alphanumeric);
+                rows.iter().any(|row| row.ends_with(ending))
+            }
+        };
+        assert!(is_listed, "docs/releases.md has no row for {name}");
+        files += 1;
+    }
+    assert!(files > 5, "{files}");
+}
+
 fn workflows_are_valid_and_name_actions_by_commit() {
     const ACTIONLINT: GoProgram = GoProgram {
         name: "actionlint",
@@ -388,6 +441,8 @@ fn main() -> ExitCode {
         blocking what_a_build_lacks_is_named,
         blocking a_wrong_argument_is_refused,
         blocking krew_installs_the_plugin_by_its_manifest,
+        blocking install_yaml_has_the_image_of_the_release,
+        blocking the_page_of_releases_has_every_file,
         blocking workflows_are_valid_and_name_actions_by_commit,
     };
     harness::run_with_program("release", ("ssh-keygen", "openssh-client"), signing, others)
