@@ -135,6 +135,8 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     } else if there > replicas {
         (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
     } else if counts.leaving > 0 {
+        // The wait `Draining` has the same words.
+        let because = waits.first().filter(|wait| wait.reason != "Draining").map_or("", |_| because.as_str());
         (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
     } else if counts.ready < replicas {
         (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
