@@ -24,6 +24,8 @@ pub struct Block {
     pub language: String,
     /// Why it is not run.
     pub ignore: Option<String>,
+    /// Blanks before its fence, as in an item of a list.
+    indent: String,
     /// Without the fences.
     pub text: String,
 }
@@ -48,24 +50,27 @@ impl Document {
         let mut open: Option<Block> = None;
         for (at, line) in text.lines().enumerate() {
             let number = at + 1;
-            match (&mut open, line.strip_prefix("```")) {
+            let (indent, rest) = line.split_at(line.len() - line.trim_start().len());
+            match (&mut open, rest.strip_prefix("```")) {
                 (Some(_), Some(_)) => document.blocks.extend(open.take()),
                 (Some(block), None) => {
-                    block.text.push_str(line);
+                    block.text.push_str(line.strip_prefix(block.indent.as_str()).unwrap_or(line));
                     block.text.push('\n');
                 }
                 (None, Some(info)) => {
                     let mut parts = info.split(',');
                     let language = parts.next().unwrap_or_default().to_owned();
                     let ignore = parts.find_map(|word| word.strip_prefix("ignore=")).map(str::to_owned);
-                    open = Some(Block { line: number, language, ignore, text: String::new() });
+                    let indent = indent.to_owned();
+                    open = Some(Block { line: number, language, ignore, indent, text: String::new() });
                 }
                 (None, None) => {
                     if let Some(hidden) =
                         line.strip_prefix("<!-- $ ").and_then(|line| line.strip_suffix(" -->"))
                     {
                         let (language, text) = ("console".to_owned(), format!("$ {hidden}\n"));
-                        document.blocks.push(Block { line: at, language, ignore: None, text });
+                        let indent = String::new();
+                        document.blocks.push(Block { line: at, language, ignore: None, indent, text });
                     }
                     if line.starts_with('#') {
                         document.anchors.push(anchor(line.trim_start_matches('#').trim()));
@@ -123,6 +128,12 @@ fn commands_are_told_from_what_they_print() {
     assert_eq!((block.line, block.ignore.as_deref()), (2, Some("stays")));
     let command = |line, text: &str| Command { line, text: text.to_owned() };
     assert_eq!(block.commands(), [command(3, "a \\\n  b"), command(6, "cat <<E\nc\nE")]);
+}
+
+#[test]
+fn a_block_in_an_item_of_a_list_is_found() {
+    let document = Document::parse("x.md", "- x:\n\n  ```console\n  $ a \\\n    b\n  ```\n");
+    assert_eq!(document.blocks[0].commands(), [Command { line: 4, text: "a \\\n  b".to_owned() }]);
 }
 
 #[test]

@@ -23,7 +23,8 @@ const LANES: usize = 2;
 
 /// Why a block may not be run here, by what a reader takes for granted.
 const REASONS: [&str; 6] = [
-    // The README's own two commands: this test is run by one of them.
+    // A build, which takes minutes: of kube-node, of its tests, of another release of Kubernetes, or of the example. CI and tests
+    // of their own make these.
     "builds",
     // A real node, with root: tests of its own run these commands.
     "real-node",
@@ -61,6 +62,10 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
 fn commands_run() {
     let documents = documents();
     for document in &documents {
+        for block in &document.blocks {
+            let is_shell = ["sh", "bash", "shell", "zsh"].contains(&block.language.as_str());
+            assert!(!is_shell, "{}:{}: write commands as `console`", document.path, block.line);
+        }
         for block in document.blocks.iter().filter(|block| block.language == "console") {
             if let Some(why) = &block.ignore {
                 assert!(REASONS.contains(&why.as_str()), "{}:{}: ignore={why}", document.path, block.line);
