@@ -3,18 +3,22 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
+    thread,
 };
 
+use axum::Router;
 use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{StatusCode, header::WWW_AUTHENTICATE};
 use kube_node_api::{ARCHITECTURE, names::MACHINE_PROGRAM as MACHINE};
 use kube_node_testing::http::Request;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::runtime;
 
 use super::{WHOLE, registry::Registry};
 
@@ -232,6 +236,64 @@ fn credentials_are_those_of_docker_and_podman() {
     fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
     scene.log_in(&json!({"credHelpers": {&address: "of-tests"}}));
     assert_eq!(scene.pushed(&[ARCHITECTURE], &push, &[]), pushed);
+}
+
+/// A registry whose accounts may not push. `answer` is the document of its refusals; by `at_token` the server of its tokens
+/// refuses already. Ends with the process.
+fn denying_registry(answer: &'static str, at_token: bool) -> SocketAddr {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind((LOOPBACK, 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let challenge = if at_token {
+        format!("Bearer realm=\"http://{address}/token\",service=\"tests\"")
+    } else {
+        "Basic realm=\"tests\"".to_owned()
+    };
+    let respond = move |request: axum::extract::Request| {
+        let (code, text) = match (request.method().as_str(), request.uri().path()) {
+            ("GET", "/v2/") => (StatusCode::UNAUTHORIZED, ""),
+            ("HEAD", _) => (StatusCode::NOT_FOUND, ""),
+            _ => (StatusCode::FORBIDDEN, answer),
+        };
+        let challenge = challenge.clone();
+        async move { (code, [(WWW_AUTHENTICATE, challenge)], text) }
+    };
+    let service = Router::new().fallback(respond);
+    thread::spawn(move || runtime.block_on(axum::serve(listener, service).into_future()));
+    address
+}
+
+#[test]
+fn an_account_that_may_not_push_is_told_in_one_sentence() {
+    let scene = Scene::new("denied");
+    let file = scene.path(".docker/config.json");
+    for (answer, at_token, words) in [
+        (
+            r#"{"errors": [{"code": "DENIED", "message": "requested access to the\nresource is denied"}]}"#,
+            false,
+            ": requested access to the resource is denied",
+        ),
+        (r#"{"errors": [{"code": "DENIED", "message": "not yours"}]}"#, true, ": not yours"),
+        (r#"{"errors": [{"code": "denied", "message": "not yours"}]}"#, false, ": not yours"),
+        (r#"{"errors": [{"code": "DENIED"}]}"#, false, ""),
+        ("denied", false, ": denied"),
+        ("", false, ""),
+    ] {
+        let address = denying_registry(answer, at_token).to_string();
+        let name = format!("{address}/team/kube-node");
+        scene.log_in(&json!({"auths": {&address: account(PASSWORD)}}));
+        let wanted = format!(
+            "error: {address} does not let the account in {file} push team/kube-node: use a name that belongs to it, or log in with another account{words}"
+        );
+        assert_eq!(scene.refused(&["--push", &name], &[]), wanted, "{answer}");
+        scene.log_in(&json!({}));
+        let said = scene.refused(&["--push", &name], &[]);
+        let wanted = format!(
+            "error: {address} lets nobody push team/kube-node without a credential, and there is none "
+        );
+        let end = format!(": docker login {address}{words}");
+        assert!(said.starts_with(&wanted) && said.ends_with(&end) && !said.contains('\n'), "{said}");
+    }
 }
 
 #[test]

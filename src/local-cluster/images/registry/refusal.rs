@@ -23,14 +23,25 @@ pub(super) fn explain(
         OciDistributionError::RequestError(error) => unreachable_by(&error.without_url(), repository),
         OciDistributionError::UnauthorizedError { .. }
         | OciDistributionError::ServerError { code: 401, .. } => unauthorized(repository, credentials),
+        // The server of the tokens knows the account, and knows that the account may not push.
+        OciDistributionError::AuthenticationFailure(said)
+            if serde_json::from_str(&said).is_ok_and(|envelope| has_code(&envelope, &["DENIED"])) =>
+        {
+            because(denied(repository, credentials), &excerpt(&said))
+        }
         OciDistributionError::AuthenticationFailure(said) => {
-            anyhow!(excerpt(&said)).context(unauthorized(repository, credentials))
+            because(unauthorized(repository, credentials).to_string(), &excerpt(&said))
         }
         OciDistributionError::ServerError { code: 403, message, .. } => {
-            anyhow!(excerpt(&message)).context(denied(repository, credentials))
+            because(denied(repository, credentials), &excerpt(&message))
         }
-        OciDistributionError::RegistryError { envelope, .. } if is_denied(&envelope) => {
-            anyhow!(messages(&envelope)).context(denied(repository, credentials))
+        OciDistributionError::RegistryError { envelope, .. }
+            if has_code(&envelope, &["DENIED", "UNAUTHORIZED"]) =>
+        {
+            because(denied(repository, credentials), &short(&messages(&envelope)))
+        }
+        OciDistributionError::RegistryError { envelope, .. } => {
+            because(format!("{registry} did not take the image"), &short(&messages(&envelope)))
         }
         OciDistributionError::ServerError { code: 400, message, .. } if message.contains("HTTPS server") => {
             anyhow!(
@@ -125,11 +136,19 @@ fn of_tls(error: &rustls::Error, registry: &str) -> Option<String> {
     }
 }
 
-fn is_denied(envelope: &OciEnvelope) -> bool {
-    envelope
-        .errors
-        .iter()
-        .any(|error| matches!(error.code, OciErrorCode::Denied | OciErrorCode::Unauthorized))
+/// A sentence, with the registry's own words if there are any.
+fn because(sentence: String, words: &str) -> anyhow::Error {
+    if words.is_empty() { anyhow!(sentence) } else { anyhow!("{words}").context(sentence) }
+}
+
+/// Returns true if an error has one of these codes. Some registries write codes in lower case.
+fn has_code(envelope: &OciEnvelope, codes: &[&str]) -> bool {
+    envelope.errors.iter().any(|error| match &error.code {
+        OciErrorCode::Denied => codes.contains(&"DENIED"),
+        OciErrorCode::Unauthorized => codes.contains(&"UNAUTHORIZED"),
+        OciErrorCode::Other(code) => codes.iter().any(|one| one.eq_ignore_ascii_case(code)),
+        _ => false,
+    })
 }
 
 fn messages(envelope: &OciEnvelope) -> String {
@@ -140,6 +159,11 @@ fn messages(envelope: &OciEnvelope) -> String {
 fn excerpt(answer: &str) -> String {
     let text =
         serde_json::from_str(answer).map_or_else(|_| answer.to_owned(), |envelope| messages(&envelope));
+    short(&text)
+}
+
+/// The beginning of a text, in one line.
+fn short(text: &str) -> String {
     let line: Vec<&str> = text.split_whitespace().collect();
     line.join(" ").chars().take(MESSAGE_LIMIT).collect()
 }
