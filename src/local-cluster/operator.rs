@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ContainerState, ContainerStatus, Pod},
+    core::v1::{ContainerState, ContainerStatus, Node, Pod},
     rbac::v1::ClusterRole,
 };
 use kube::{
@@ -35,6 +35,9 @@ const TEXT: &str = include_str!("operator.yaml");
 const HELM_RELEASE: &str = "meta.helm.sh/release-name";
 /// The same for the release's namespace.
 const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
+/// Parts of the messages about a program for another architecture: the kernel's, and containerd's about an image for
+/// several architectures without that of the node.
+const FOREIGN: [&str; 2] = ["exec format error", "no match for platform in manifest"];
 /// Label with the version of the program.
 const VERSION: &str = "app.kubernetes.io/version";
 
@@ -220,7 +223,35 @@ async fn obstacle(client: &Client) -> Option<String> {
     let own =
         ListParams::default().labels("app.kubernetes.io/name=kube-node,app.kubernetes.io/component=operator");
     let pods = pods.list(&own).await.ok()?;
+    if let Some(pod) = pods.iter().find(|pod| has_foreign_image(pod)) {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let node = Api::<Node>::all(client.clone()).get(node).await.ok();
+        return Some(format!("pod {}: {}", pod.name_any(), foreign_image(node.as_ref())));
+    }
     pods.into_iter().find_map(|pod| Some(format!("pod {}: {}", pod.name_any(), reason(&pod)?)))
+}
+
+/// Returns true if the image of the pod has no program for the pod's node.
+fn has_foreign_image(pod: &Pod) -> bool {
+    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let mut states = containers.flat_map(|container| [&container.state, &container.last_state]).flatten();
+    states.any(|state| {
+        let waiting = state.waiting.as_ref().and_then(|waiting| waiting.message.as_deref());
+        let ended = state.terminated.as_ref().and_then(|ended| ended.message.as_deref());
+        [waiting, ended]
+            .into_iter()
+            .flatten()
+            .any(|message| FOREIGN.iter().any(|part| message.contains(part)))
+    })
+}
+
+/// What to do about an image without a program for this node.
+fn foreign_image(node: Option<&Node>) -> String {
+    let info = node.and_then(|node| node.status.as_ref()?.node_info.as_ref());
+    let of_node = info.map_or_else(String::new, |info| format!(" ({})", info.architecture));
+    format!(
+        "the image is of another architecture than the node{of_node}: push one for both by kube-node image --push REGISTRY/NAME --programs AMD64 --programs ARM64, where AMD64 and ARM64 are the folders of the programs"
+    )
 }
 
 fn reason(pod: &Pod) -> Option<String> {
@@ -273,6 +304,50 @@ mod tests {
             json!({ "type": "PodScheduled", "status": "False", "message": "0/1 nodes are available" });
         assert_eq!(of(json!({ "conditions": [condition] })).unwrap(), "0/1 nodes are available");
         assert_eq!(of(json!({ "phase": "Running" })), None);
+    }
+
+    /// A pod whose operator is in this state, after it was in the state `last`.
+    fn pod(state: &Value, last: &Value) -> Pod {
+        let container = json!({ "name": "operator", "image": "a", "imageID": "", "ready": false, "restartCount": 3, "state": state, "lastState": last });
+        let pod = json!({ "metadata": { "name": "a" }, "status": { "containerStatuses": [container] } });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn an_image_of_another_architecture_is_told_from_other_failures() {
+        let ended = |reason: &str, code: i32, message: &str| json!({ "terminated": { "reason": reason, "exitCode": code, "message": message } });
+        let waits =
+            |reason: &str, message: &str| json!({ "waiting": { "reason": reason, "message": message } });
+        let again = waits("CrashLoopBackOff", "back-off 40s restarting failed container=operator");
+        // runc starts the program itself, so its message is the last line of the log. Others refuse the start.
+        let by_runc = ended("Error", 255, "exec /kube-node: exec format error\n");
+        let by_start =
+            ended("StartError", 128, "failed to start containerd task: exec format error: unknown");
+        let index = "failed to pull and unpack image \"example.com/a:1\": no match for platform in manifest: not found";
+        for (state, last) in [
+            (&by_runc, &json!({})),
+            (&again, &by_runc),
+            (&by_start, &json!({})),
+            (&again, &by_start),
+            (&waits("ErrImagePull", index), &json!({})),
+        ] {
+            assert!(has_foreign_image(&pod(state, last)), "{state} {last}");
+        }
+        for last in [&ended("Error", 1, "error: grant the rights"), &ended("OOMKilled", 137, ""), &json!({})]
+        {
+            assert!(!has_foreign_image(&pod(&again, last)), "{last}");
+        }
+        assert!(!has_foreign_image(&pod(&waits("ImagePullBackOff", "no such image"), &json!({}))));
+    }
+
+    #[test]
+    fn the_architecture_of_the_node_is_named() {
+        let info = json!({ "architecture": "arm64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux", "osImage": "", "systemUUID": "" });
+        let node = json!({ "metadata": { "name": "a" }, "status": { "nodeInfo": info } });
+        let named = foreign_image(Some(&serde_json::from_value(node).unwrap()));
+        let wanted = "the image is of another architecture than the node (arm64): push one for both by kube-node image --push ";
+        assert!(named.starts_with(wanted), "{named}");
+        assert!(foreign_image(None).starts_with("the image is of another architecture than the node: "));
     }
 
     #[test]

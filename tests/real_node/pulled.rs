@@ -10,6 +10,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
+use kube_node_api::{ARCHITECTURE, names::MACHINE_PROGRAM};
 use kube_node_testing::{
     Fixture, TemporaryCluster, class_spec, create, real_node::said_of_pods, test_target,
 };
@@ -34,7 +35,7 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
     fs::write(settings.join("hosts.toml"), format!("server = \"http://{address}\"\n")).unwrap();
 
     let start = Instant::now();
-    let pushed = push(&repository);
+    let pushed = push(&repository, &[]);
     println!("kube-node image --push: {:.1} s", start.elapsed().as_secs_f64());
     let version = env!("CARGO_PKG_VERSION");
     let digest =
@@ -82,7 +83,34 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
         "nodeclasses.kube-node.io",
         "--ignore-not-found",
     ]);
+    foreign_image(&cluster, &repository);
     two_commands(&cluster, &format!("{repository}:{version}"));
+}
+
+/// An operator whose image is of another architecture than the node does not start, and the command says so.
+fn foreign_image(cluster: &TemporaryCluster, repository: &str) {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("foreign-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    // A static program, as far as its header tells: for arm64 (183) or amd64 (62).
+    let number = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
+    let mut elf = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
+    elf.resize(16, 0);
+    elf.extend([2, 0, number, 0, 1, 0, 0, 0]);
+    elf.resize(64, 0);
+    elf[52] = 64;
+    for program in ["kube-node", MACHINE_PROGRAM] {
+        fs::write(dir.join(program), &elf).unwrap();
+    }
+    push(repository, &["--tag", "foreign", "--programs", dir.to_str().unwrap()]);
+    fs::remove_dir_all(&dir).unwrap();
+    let image = format!("{repository}:foreign");
+    let setup = cluster.kube_node(&["setup", "--operator", "--image", &image, "--timeout", "30s"]);
+    let wanted =
+        format!("the image is of another architecture than the node ({ARCHITECTURE}): push one for both");
+    let events = || said_of_pods(cluster, NAMESPACE);
+    assert!(!setup.status.success() && said(&setup).contains(&wanted), "{}\n{}", said(&setup), events());
+    let cleanup = cluster.kube_node(&["cleanup", "--operator"]);
+    assert!(cleanup.status.success(), "{}", said(&cleanup));
 }
 
 /// From a cluster without kube-node to an operator and 100 Ready nodes, as the README has it, and back.
@@ -109,13 +137,14 @@ fn two_commands(cluster: &TemporaryCluster, image: &str) {
 }
 
 /// Pushes the image of this build, whose layer no imported image has: the machine program is missing. Returns the last line.
-fn push(repository: &str) -> String {
+fn push(repository: &str, args: &[&str]) -> String {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("pushed-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let program = dir.join("kube-node");
     fs::hard_link(Path::new(PROGRAM), &program).unwrap();
     let output = Command::new(&program)
         .args(["image", "--push", repository, "--plain-http"])
+        .args(args)
         // No credentials of whoever runs the tests.
         .env("DOCKER_CONFIG", &dir)
         .env_remove("REGISTRY_AUTH_FILE")

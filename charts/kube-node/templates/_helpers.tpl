@@ -97,6 +97,8 @@ tolerations:
 {{- define "kube-node.container" -}}
 image: {{ include "kube-node.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- /* The end of the log of a failed program is its reason, also where the kernel has refused to start the program. */}}
+terminationMessagePolicy: FallbackToLogsOnError
 {{- with .Values.securityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}
