@@ -1,6 +1,7 @@
 //! `kube-node create [N]`: applies the NodeClass and the NodeSet and waits until the nodes are Ready.
 //!
-//! Both objects are tried in a dry run first, so that a refused one leaves nothing behind. An operator that is missing is reported at once; the objects stay, and one that starts later serves them.
+//! Both objects are tried in a dry run first, so that a refused one leaves nothing behind. An operator that is missing is
+//! reported at once; the objects stay, and one that starts later serves them.
 
 use std::time::Duration;
 
