@@ -412,9 +412,10 @@ impl Schedule {
     }
 
     /// In a quarter of the schedules, lets answers come late or be cut, lists come in small pages, drains have a time limit,
-    /// pods have volumes, and one of several hosts go down for ever. The draws are apart from the others.
+    /// pods have volumes, and one of several hosts go down for ever. The draws are apart from the others, and pass over the seeds
+    /// of `REGRESSIONS`, which have shown their faults without this.
     fn with_late_answers(mut self) -> Self {
-        let mut random = Random::new(self.seed.rotate_left(40) ^ 0x1a7e);
+        let mut random = Random::new(self.seed.rotate_left(40) ^ 0x5286);
         if !random.number().is_multiple_of(4) {
             return self;
         }
