@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::{
     kinds::Kind,
-    patch,
     refusal::Refusal,
     store::{Key, Store},
     write::{self, DeleteOptions},
@@ -20,6 +19,8 @@ pub fn evict(store: &mut Store, key: &Key, options: &DeleteOptions, now: Timesta
         return Err(Refusal::not_found("pods", key.1.rsplit('/').next().unwrap_or_default()));
     };
     write::check(&pod, options, "pods")?;
+    let conditions = || pod["status"]["conditions"].as_array().into_iter().flatten();
+    let is_ready = conditions().any(|one| one["type"] == "Ready" && one["status"] == "True");
     let needs_no_budget = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
         || !pod["metadata"]["deletionTimestamp"].is_null();
     let budgets = Kind::find("policy", "poddisruptionbudgets").unwrap();
@@ -30,7 +31,13 @@ pub fn evict(store: &mut Store, key: &Key, options: &DeleteOptions, now: Timesta
         budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
             && selected.is_some_and(|selected| selected.iter().all(|(key, value)| labels[key] == *value))
     });
-    if let Some(budget) = matching.first().filter(|_| !needs_no_budget) {
+    // A pod that does not work is none of those that a budget which is met keeps (`IfHealthyBudget`).
+    let spares_unready = |budget: &Arc<Value>| {
+        let number = |field: &str| budget["status"][field].as_i64().unwrap_or_default();
+        let desired = number("desiredHealthy");
+        !is_ready && matching.len() == 1 && desired > 0 && number("currentHealthy") >= desired
+    };
+    if let Some(budget) = matching.first().filter(|budget| !needs_no_budget && !spares_unready(budget)) {
         if matching.len() > 1 {
             let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return Err(Refusal::new(500, "InternalError", why));
@@ -56,12 +63,16 @@ pub fn evict(store: &mut Store, key: &Key, options: &DeleteOptions, now: Timesta
         budget["status"]["disruptedPods"][pod_name] = json!(now);
         store.put(budgets, budget);
     }
-    let mut told = Value::clone(&pod);
-    let target = json!({
-        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "lastTransitionTime": now,
-    });
-    patch::strategic(&mut told["status"], &json!({ "conditions": [target] }));
-    store.put(key.0, told);
+    if !conditions().any(|one| one["type"] == "DisruptionTarget" && one["status"] == "True") {
+        let mut told = Value::clone(&pod);
+        let mut all: Vec<Value> =
+            conditions().filter(|one| one["type"] != "DisruptionTarget").cloned().collect();
+        all.push(json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting", "lastTransitionTime": now,
+        }));
+        told["status"]["conditions"] = json!(all);
+        store.put(key.0, told);
+    }
     write::delete(store, key, options, now).map(drop)
 }

@@ -62,9 +62,13 @@ impl Refusal {
         });
         if !self.causes.is_empty() {
             let causes = self.causes.iter();
-            let causes = causes.map(
-                |(reason, message, field)| json!({ "reason": reason, "message": message, "field": field }),
-            );
+            let causes = causes.map(|(reason, message, field)| {
+                let mut cause = json!({ "reason": reason, "message": message });
+                if !field.is_empty() {
+                    cause["field"] = json!(field);
+                }
+                cause
+            });
             status["details"] = json!({ "causes": causes.collect::<Vec<_>>() });
         }
         status

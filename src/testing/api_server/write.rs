@@ -190,10 +190,15 @@ pub fn delete(
     };
     let metadata = &old["metadata"];
     check(&old, options, &plural)?;
-    let grace = if rules.kind == "Pod" { pod_grace(&old, options.grace) } else { 0 };
     let finalizers = list(&old, "finalizers");
     let marked =
         metadata["deletionGracePeriodSeconds"].as_i64().filter(|_| !metadata["deletionTimestamp"].is_null());
+    let grace = match marked {
+        _ if rules.kind != "Pod" => 0,
+        // Of a pod that is being deleted only the grace period that the request names counts.
+        Some(marked) => options.grace.unwrap_or(marked),
+        None => pod_grace(&old, options.grace),
+    };
     if grace == 0 && finalizers.is_empty() {
         let mut last = Value::clone(&old);
         if rules.kind == "Pod" && marked != Some(0) {
