@@ -13,7 +13,6 @@ use std::{
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use kube_node_api::names::OPERATOR_NAMESPACE;
-use kube_node_operator::Caches;
 use kube_node_testing::{api_server::ApiServer, simulated_time};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::{
     autoscaler_checks::ScalingChecks,
-    cache_checks::History,
+    cache_checks::{History, WatchedCaches},
     faults::Fault,
     invariants::Invariants,
     log::{Entry, Happened, SHOWN, about},
@@ -367,7 +366,7 @@ impl Checks {
     }
 
     /// Checks the caches of a process.
-    pub fn check_caches(&self, process: &str, caches: &Caches, is_present: bool) {
+    pub fn check_caches(&self, process: &str, caches: &WatchedCaches, is_present: bool) {
         let difference = self.state.lock().history.difference(process, caches, is_present);
         if let Some(difference) = difference {
             self.violate(&format!("{process}: {difference}"));

@@ -38,6 +38,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    cache_checks::WatchedCaches,
     checks::Checks,
     faults::Faults,
     network::{Network, up_to},
@@ -114,7 +115,7 @@ pub struct Cluster {
     /// Services for cluster-autoscaler, by process.
     pub endpoints: Arc<Mutex<BTreeMap<String, Endpoint>>>,
     /// Caches of the operators that run, by process.
-    pub caches: Arc<Mutex<BTreeMap<String, Caches>>>,
+    pub caches: Arc<Mutex<BTreeMap<String, WatchedCaches>>>,
 }
 
 impl Cluster {
@@ -173,7 +174,7 @@ pub async fn keep_running(
                 let endpoint =
                     Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
                 endpoints.lock().insert(name.clone(), endpoint);
-                caches.lock().insert(name.clone(), options.caches.clone());
+                caches.lock().insert(name.clone(), WatchedCaches::new(options.caches.clone()));
                 kube_node_operator::run(options, stop).boxed_local()
             }
             Program::Worker => host::run(worker(client, name.clone(), number), stop).boxed_local(),
