@@ -136,7 +136,8 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
         (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
     } else if counts.leaving > 0 {
         // The wait `Draining` has the same words.
-        let because = waits.first().filter(|wait| wait.reason != "Draining").map_or("", |_| because.as_str());
+        let is_draining = waits.first().is_some_and(|wait| wait.reason == "Draining");
+        let because = if is_draining { "" } else { &because };
         (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
     } else if counts.ready < replicas {
         (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))

@@ -10,7 +10,7 @@ use crate::{
     program::{CHART, said, try_helm},
 };
 
-/// Runs `helm install`, which looks at the cluster and sends nothing.
+/// Runs `helm install` as a dry run, which reads from the cluster and writes nothing.
 fn install(cluster: &Cluster) -> Output {
     let flags = ["--namespace", "kube-node-system", "--dry-run=server", "--disable-openapi-validation"];
     try_helm(&cluster.kubeconfig, &[&["install", "kube-node", CHART][..], &flags].concat())

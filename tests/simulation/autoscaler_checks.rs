@@ -50,8 +50,6 @@ pub struct Call {
 pub struct ScalingChecks {
     /// Time for which the operator may act on an old state of the server.
     pub delay: Duration,
-    /// That time for what users do to sets, which a process that is cut off or may not write acts on late as well.
-    pub memory: Duration,
     /// True if watches freeze.
     pub freezes: bool,
     /// True if nothing delays watches and requests.

@@ -23,7 +23,7 @@ use crate::{
     cache_checks::{History, WatchedCaches},
     faults::Fault,
     invariants::Invariants,
-    log::{Entry, Happened, SHOWN, about},
+    log::{Entry, Happened, SHOWN, about, line},
     objects::{is_available, name},
 };
 
@@ -147,14 +147,14 @@ impl Checks {
     }
 
     /// Counts a request, which has this fault.
-    pub fn count(&self, request: &Sent, fault: Option<Fault>) {
+    pub fn count(&self, sent: &Sent, fault: Option<Fault>) {
+        let at = self.begun.elapsed();
         let lately = {
-            let State { sent, lately_requests, .. } = &mut *self.state.lock();
-            sent.push((self.begun.elapsed(), request.clone(), fault));
-            let count = sent.len() as u64;
-            lately_requests.increase(self.begun.elapsed(), count - 1) + 1
+            let State { sent: all, lately_requests, .. } = &mut *self.state.lock();
+            all.push((at, sent.clone(), fault));
+            let count = all.len() as u64;
+            lately_requests.increase(at, count - 1) + 1
         };
-        let sent = request;
         if lately > MOST {
             self.violate(&format!(
                 "{lately} requests within 10 s, the last of them {} {}",
@@ -162,9 +162,7 @@ impl Checks {
             ));
         }
         if self.prints_requests {
-            let (seconds, body) = (self.begun.elapsed().as_secs_f64(), sent.json());
-            let fault = fault.map(|fault| format!(" ({fault})")).unwrap_or_default();
-            eprintln!("{seconds:>9.3} {} {} {}{fault} {body}", sent.process, sent.method, sent.path);
+            eprintln!("{}", line(at, sent, fault));
         }
     }
 
@@ -186,6 +184,11 @@ impl Checks {
         let mut state = self.state.lock();
         state.unheard.values_mut().for_each(|times| *times = 0);
         state.changing_writes
+    }
+
+    /// Says for how long what was so before may still be acted on.
+    pub fn remember_for(&self, time: Duration) {
+        self.state.lock().invariants.memory = time;
     }
 
     /// A worker never comes back, so that nobody renews its Lease.
@@ -248,7 +251,7 @@ impl Checks {
             let is_known = state.unheard.contains_key(&sent.identity());
             let times = state.unheard.entry(sent.identity()).or_default();
             *times += 1;
-            // Before all has settled, nobody looks at the count.
+            // The count is read only once all has settled.
             let counts = !is_known || *times > 1;
             state.changing_writes += u64::from(counts);
         }
@@ -396,7 +399,6 @@ impl Checks {
             let found = {
                 let mut state = self.state.lock();
                 state.invariants.time = simulated_time::time_of(self.begun);
-                state.invariants.memory = self.scaling().memory;
                 state.history.record(&change);
                 if change.after["kind"] == "Node" {
                     let scaling = self.scaling();

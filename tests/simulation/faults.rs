@@ -155,6 +155,8 @@ pub struct Faults {
     pub storm: bool,
     /// Most objects in one answer to a list.
     pub page: Option<usize>,
+    /// True if requests, answers and watches take no time.
+    is_instant: bool,
     /// Numbers of random faults that do not happen.
     spared: BTreeSet<u64>,
     /// Methods of the writes so far.
@@ -176,7 +178,7 @@ pub struct Faults {
 impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
-        let Schedule { seed, faults, single, storm, page, spared, .. } = schedule.clone();
+        let Schedule { seed, faults, single, storm, page, spared, is_instant, .. } = schedule.clone();
         let (writes, happened, refused, forbidden, outage, at_scale_request) = <_>::default();
         Self {
             seed,
@@ -185,6 +187,7 @@ impl Faults {
             single,
             storm,
             page,
+            is_instant,
             spared,
             writes,
             happened,
@@ -286,10 +289,8 @@ impl Faults {
             }
         }
         let mut apart = draws.apart(0xc07);
-        let mut count = 0;
-        let numbers = Fault::ALL.map(|fault| {
-            count += 1;
-            (fault, if count > Fault::FIRST { apart.number() } else { draws.number() })
+        let numbers: [(Fault, u64); Fault::ALL.len()] = std::array::from_fn(|at| {
+            (Fault::ALL[at], if at < Fault::FIRST { draws.number() } else { apart.number() })
         });
         if !is_watch && self.outage.lock().is_some_and(|until| Instant::now() < until) {
             let silent = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::DoneLater];
@@ -312,10 +313,15 @@ impl Faults {
         is_cut.then(|| draws.below(bytes.max(1)))
     }
 
+    /// Limit of a delay: a millisecond, which no draw reaches, if nothing takes time. The draws stay the same.
+    pub fn limit(&self, usual: Duration) -> Duration {
+        if self.is_instant { Duration::from_millis(1) } else { usual }
+    }
+
     /// Longest delay of each frame of a watch.
     pub fn lag(&self, draws: &mut Random) -> Duration {
         let lag = Duration::from_millis([0, 100, 1_000, 5_000][usize::try_from(draws.number() % 4).unwrap()]);
-        if self.has(Fault::Lag) { lag } else { Duration::from_millis(20) }
+        self.limit(if self.has(Fault::Lag) { lag } else { Duration::from_millis(20) })
     }
 
     /// Time for which a watch shows nothing.

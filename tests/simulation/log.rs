@@ -12,6 +12,8 @@ use crate::{
 
 /// Lines of the log that a violation shows, and requests.
 pub const SHOWN: usize = 40;
+/// Most characters of such a request.
+const LENGTH: usize = 300;
 
 /// Entry of the log: its time since the beginning, and what happened.
 #[derive(Clone, Debug)]
@@ -44,19 +46,21 @@ impl fmt::Display for Entry {
     }
 }
 
+/// A request with its fault, in one line.
+pub fn line(at: Duration, sent: &Sent, fault: Option<Fault>) -> String {
+    let fault = fault.map(|fault| format!(" ({fault})")).unwrap_or_default();
+    let Sent { process, method, path, .. } = sent;
+    format!("{:>9.3} {process} {method} {path}{fault} {}", at.as_secs_f64(), sent.json())
+}
+
 /// The last requests about the objects that a violation names, with their faults.
 pub fn about(what: &str, sent: &[(Duration, Sent, Option<Fault>)]) -> String {
     let ends = |letter: char| !letter.is_ascii_alphanumeric() && letter != '-' && letter != '.';
     let names: BTreeSet<&str> = what.split(ends).filter(|word| word.contains('-')).collect();
     let is_about = |sent: &Sent| sent.path.split('/').any(|part| names.contains(part));
     let requests = sent.iter().rev().filter(|(_, sent, _)| is_about(sent)).take(SHOWN);
-    let mut lines: Vec<String> = requests
-        .map(|(at, sent, fault)| {
-            let fault = fault.map(|fault| format!(" ({fault})")).unwrap_or_default();
-            let body: String = sent.json().to_string().chars().take(200).collect();
-            format!("{:>9.3} {} {} {}{fault} {body}", at.as_secs_f64(), sent.process, sent.method, sent.path)
-        })
-        .collect();
+    let mut lines: Vec<String> =
+        requests.map(|(at, sent, fault)| line(*at, sent, *fault).chars().take(LENGTH).collect()).collect();
     lines.reverse();
     if lines.is_empty() { String::new() } else { format!("\nrequests about it:\n{}", lines.join("\n")) }
 }

@@ -269,3 +269,12 @@ fn settings_that_do_not_go_together_are_refused() {
     assert!(parse("", "", "Conflict@17").unwrap_err().contains("needs a KUBE_NODE_SCENARIO"));
     assert!(parse("", "all", "Conflict@17").unwrap_err().contains("not of all"));
 }
+
+#[test]
+fn a_schedule_in_which_nothing_takes_time_settles_sooner() {
+    let usual = Scenario::named("rollout").unwrap().schedule();
+    let instant = Schedule { is_instant: true, ..usual.clone() }.run();
+    assert_eq!(instant.violation, None);
+    let ends = |run: &run::RunResult| run.log.iter().map(|entry| entry.0).collect::<Vec<_>>();
+    assert!(ends(&instant) < ends(&usual.run()), "the first change that differs is earlier");
+}

@@ -144,7 +144,7 @@ impl Network {
         if is_scale_request && at_scale_request.is_none() {
             shared.faults.overtaken.notify_waiters();
         }
-        sleep(up_to(&mut draws, WAY)).await;
+        sleep(up_to(&mut draws, shared.faults.limit(WAY))).await;
         if let Some(Fault::Slow) = fault {
             sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
         }
@@ -212,7 +212,7 @@ impl Network {
             _ => {}
         }
         self.alive().await;
-        sleep(up_to(&mut draws, WAY)).await;
+        sleep(up_to(&mut draws, shared.faults.limit(WAY))).await;
         self.alive().await;
         if response.status().is_success() {
             shared.checks.heard(&sent);

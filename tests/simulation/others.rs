@@ -1,5 +1,5 @@
 //! Models of what surrounds the operator: scheduler, owner of pods, disruption budgets, attached volumes, node lifecycle,
-//! garbage collection. Each looks at the server's objects once a second and writes at once; none of them fails.
+//! garbage collection. Each lists the server's objects once a second and writes at once; no model fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -20,7 +20,6 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     actions::CLASSES,
     autoscaler::ClusterAutoscaler,
-    autoscaler_checks::ScalingChecks,
     checks::Checks,
     desired_state::DesiredState,
     faults::{Fault, Faults},
@@ -107,7 +106,7 @@ impl Schedule {
             endpoints: Arc::default(),
             caches: Arc::default(),
         };
-        self.expect(&mut checks.scaling());
+        self.expect(&checks);
         let restarted = Arc::new(Notify::new());
         let autoscaler = ClusterAutoscaler::new(cluster.clone(), Arc::clone(&restarted));
         // Each is polled only if it was woken: there are several of them, and they are deep.
@@ -140,8 +139,9 @@ impl Schedule {
     }
 
     /// Says how late the operator may be.
-    fn expect(&self, checks: &mut ScalingChecks) {
+    fn expect(&self, all: &Checks) {
         let has = |is: fn(&Action) -> bool| self.actions.iter().any(|(_, action)| is(action));
+        let mut checks = all.scaling();
         let freezes =
             self.faults.contains(&Fault::Frozen) || has(|action| matches!(action, Action::Stop(..)));
         let is_cut_off = has(|action| matches!(action, Action::CutOff(..) | Action::Refuse(_)));
@@ -154,11 +154,12 @@ impl Schedule {
             has(|action| matches!(action, Action::CutOff(..) | Action::Forbid(..) | Action::Outage(_)));
         let is_killed =
             has(|action| matches!(action, Action::Kill(_) | Action::LoseHost(_) | Action::Refuse(_)));
-        checks.memory = match (is_kept, is_killed) {
+        // A process that is cut off or may not write acts late on what users do to sets as well.
+        all.remember_for(match (is_kept, is_killed) {
             (true, _) => DELAYS[2],
             (false, true) => checks.delay.max(DELAYS[1]),
             (false, false) => checks.delay,
-        };
+        });
         checks.freezes = freezes;
         checks.is_prompt = !freezes && self.faults.is_empty() && !is_cut_off;
     }

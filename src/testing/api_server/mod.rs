@@ -395,11 +395,13 @@ fn scaled(
     (old, scale_of): (&Value, &Value),
     origin: UpdateKind,
 ) -> Result<(u16, Arc<Value>), Refusal> {
-    let (uid, known) = (&scale_of["metadata"]["uid"], &old["metadata"]["uid"]);
-    if origin == UpdateKind::Put && uid.as_str().is_some_and(|uid| !uid.is_empty() && *known != *uid) {
-        let (uid, known) = (uid.as_str().unwrap_or_default(), known.as_str().unwrap_or_default());
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {known}");
-        return Err(Refusal::conflict(&write::qualified(&KINDS[key.0]), &key.1, &why));
+    if origin == UpdateKind::Put {
+        let uid = scale_of["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()).map(ToOwned::to_owned);
+        write::check(
+            old,
+            &DeleteOptions { uid, ..DeleteOptions::default() },
+            &write::qualified(&KINDS[key.0]),
+        )?;
     }
     let mut new = old.clone();
     new["metadata"]["resourceVersion"] = scale_of["metadata"]["resourceVersion"].clone();
