@@ -35,6 +35,7 @@ use super::{
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.replicas"),
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Updated", type_ = "integer", json_path = ".status.updatedReplicas"),
+    printcolumn(name = "Terminating", type_ = "integer", json_path = ".status.terminatingReplicas"),
     printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Progressing")].reason"#),
     printcolumn(name = "Degraded", type_ = "string", json_path = r#".status.conditions[?(@.type=="Degraded")].status"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -315,6 +316,9 @@ pub struct NodeSetStatus {
     pub updated_replicas: i32,
     /// Number of Nodes that are missing or not available.
     pub unavailable_replicas: i32,
+    /// Number of Nodes that are being deleted, and drained before; not counted above. Named as in the status of a
+    /// Deployment.
+    pub terminating_replicas: i32,
     /// Label selector of the Nodes, for the scale subresource.
     pub selector: Option<String>,
     /// Revision before the current rollout; the new one once every Node has it.

@@ -62,6 +62,7 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
         available_replicas: count(counts.available),
         updated_replicas: count(counts.updated),
         unavailable_replicas: count(report.replicas.saturating_sub(counts.available)),
+        terminating_replicas: count(counts.leaving),
         selector: Some(report.selector.clone()),
         current_revision: current_revision(report),
         update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
