@@ -92,6 +92,10 @@ pub struct Invariants {
     pub deleted: BTreeSet<(String, String)>,
     /// Process that made the pod of each machine at once, by the UID of its Node.
     machines: BTreeMap<String, String>,
+    /// When the drain of each Node began.
+    cordoned: BTreeMap<String, Instant>,
+    /// When each pod was bound to its Node, by its UID.
+    bound: BTreeMap<String, Instant>,
     /// Process that ran the machine of each Node last.
     runs: BTreeMap<String, String>,
     /// Process that took the finalizer from each Node that is gone.
@@ -235,6 +239,12 @@ impl Invariants {
                 if by_us && deletes && !has_ended && running.is_some_and(is_early) {
                     return Some(format!("pod {} is deleted without an eviction", name(after)));
                 }
+                let uid = after["metadata"]["uid"].as_str().unwrap_or_default();
+                if change.deleted {
+                    self.bound.remove(uid);
+                } else if !node.is_empty() && !self.bound.contains_key(uid) {
+                    self.bound.insert(uid.to_owned(), Instant::now());
+                }
                 let address = &after["status"]["podIP"];
                 if change.deleted
                     || address.is_null()
@@ -369,6 +379,7 @@ impl Invariants {
         }
         let before = before?;
         if change.deleted {
+            self.cordoned.remove(&node);
             self.cidrs.retain(|_, owner| *owner != node);
             self.finalized.extend(by.filter(|_| by_us).map(|sent| (node.clone(), sent.process.clone())));
             let pods = server.objects("", "pods");
@@ -383,8 +394,7 @@ impl Invariants {
             let attachments = server.objects("storage.k8s.io", "volumeattachments");
             let attached = attachments.iter().find(|one| one["spec"]["nodeName"] == node.as_str());
             // Where the machine is lost, nothing unmounts it.
-            let has_machine = by.is_some_and(|sent| self.runs.get(&node) == Some(&sent.process));
-            if has_machine
+            if self.has_machine(&node, by)
                 && let Some(volume) = attached
                 && !self.excused.contains_key(&node)
                 && !is_drained_for(server, after, self.time)
@@ -399,6 +409,19 @@ impl Invariants {
                 .filter(|_| by_us && !self.excused.contains_key(&node))
                 .filter(|_| !is_drained_for(server, after, self.time - LAST_GRACE))
                 .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
+        }
+        if !is_draining(before) && is_draining(after) {
+            self.cordoned.insert(node.clone(), now);
+        }
+        let is_out = |node: &Value| taints(node).any(|key| key == OUT_OF_SERVICE);
+        if is_out(after)
+            && !is_out(before)
+            && self.has_machine(&node, by)
+            && !self.excused.contains_key(&node)
+            && !is_drained_for(server, after, self.time)
+            && let Some(pod) = self.forgotten(server, &node)
+        {
+            return Some(format!("{node} loses its machine, and pod {pod} was not evicted"));
         }
         if by_us && foreign(before) != foreign(after) {
             return Some(format!("{node} loses what others gave it: {:?}", foreign(before)));
@@ -450,6 +473,27 @@ impl Invariants {
             }
         }
         None
+    }
+}
+
+impl Invariants {
+    /// Returns true if the process that wrote this runs the machine of a Node.
+    fn has_machine(&self, node: &str, by: Option<&Sent>) -> bool {
+        by.is_some_and(|sent| self.runs.get(node) == Some(&sent.process))
+    }
+
+    /// A pod that was bound to a Node before its drain began, and that nobody has asked to leave.
+    fn forgotten(&self, server: &ApiServer, node: &str) -> Option<String> {
+        let begun = self.cordoned.get(node)?;
+        let pods = server.objects("", "pods");
+        let is_forgotten = |pod: &&Arc<Value>| {
+            let bound = pod["metadata"]["uid"].as_str().and_then(|uid| self.bound.get(uid));
+            pod["spec"]["nodeName"] == node
+                && pod["metadata"]["deletionTimestamp"].is_null()
+                && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+                && bound.is_some_and(|bound| bound < begun)
+        };
+        pods.iter().find(is_forgotten).map(|pod| name(pod))
     }
 }
 
