@@ -107,6 +107,7 @@ pub async fn by_turns(subject: &impl FaultTarget, unhealthy: i64, healthy: i64) 
     assert_eq!(statuses, ["False", "True", "False", "True", "False"], "it begins with the unhealthy phase");
     for (turn, wanted) in [(1, healthy), (2, unhealthy), (3, healthy)] {
         let lasted = seen[turn + 1].1.duration_since(seen[turn].1).as_secs();
+        println!("{} for {lasted} s", seen[turn].0);
         assert!((wanted - 1..=wanted + 2).contains(&lasted), "{seen:?}");
     }
 }
@@ -136,6 +137,7 @@ pub async fn unhealthy_after(subject: &impl FaultTarget, seconds: i64) -> Node {
     let boot: uuid::Uuid = node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.parse().unwrap();
     let (booted, _) = boot.get_timestamp().unwrap().to_unix();
     let late = seen[1].1.as_second() - i64::try_from(booted).unwrap() - seconds;
+    println!("unhealthy after {} s", seconds + late);
     assert!((0..=2).contains(&late), "{late} s late: {seen:?}");
     node
 }
