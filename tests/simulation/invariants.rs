@@ -416,7 +416,7 @@ impl Invariants {
         let is_out = |node: &Value| taints(node).any(|key| key == OUT_OF_SERVICE);
         if is_out(after)
             && !is_out(before)
-            && self.has_machine(&node, by)
+            && (self.has_machine(&node, by) || self.is_made_again(before))
             && !self.excused.contains_key(&node)
             && !is_drained_for(server, after, self.time)
             && let Some(pod) = self.forgotten(server, &node)
@@ -480,6 +480,13 @@ impl Invariants {
     /// Returns true if the process that wrote this runs the machine of a Node.
     fn has_machine(&self, node: &str, by: Option<&Sent>) -> bool {
         by.is_some_and(|sent| self.runs.get(node) == Some(&sent.process))
+    }
+
+    /// Returns true if an operator that has lost the machine of a Node in a restart makes it again to drain it: a machine that
+    /// operators run themselves, and that nobody has missed yet.
+    fn is_made_again(&self, node: &Value) -> bool {
+        let is_theirs = self.runs.get(&name(node)).is_some_and(|process| process.starts_with("operator"));
+        is_theirs && self.workers.is_empty() && self.machines.is_empty() && is_ready(node)
     }
 
     /// A pod that was bound to a Node before its drain began, and that nobody has asked to leave.
