@@ -30,9 +30,10 @@ const KERNEL_VERSION: &str = "6.12.0-hollow";
 const REPORT_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Shortest time between two writes of one report, the second of which repairs what another client has written over the
-/// first: a kubelet compares its status with the Node as often (`nodeStatusUpdateFrequency`). Without it, two processes that
+/// first: a kubelet compares its status with the Node as often (`nodeStatusUpdateFrequency`), and those of its pods with the
+/// API server's (`syncBatch` of the status manager). Without it, two processes that
 /// run the same machine for a moment write as fast as their watches show it.
-const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
 
 /// State of the writes of a machine's node status.
 #[derive(Debug, Default)]

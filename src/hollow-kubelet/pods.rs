@@ -8,12 +8,14 @@ use kube_ext::transport::{Body, TransportError};
 use kube_node_api::PodEvents;
 use kube_node_cache::{Cache, NodeView, PodView};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     addresses::{Addresses, Block, parse},
     clock::Clock,
     event_recorder::EventRecorder,
     machine::Machine,
+    node_status::REPAIR_INTERVAL,
     pod::{
         self, SyncContext, SyncResult,
         admission::{self, AdmitResult, AdmittedPod, NodeInfo},
@@ -39,6 +41,8 @@ struct Pod {
     /// Address assigned here; the pod status may not show it yet.
     ip: Option<Ipv4Addr>,
     writes: Writes,
+    /// When the last write was sent; None if it failed.
+    sent: Option<Instant>,
     /// True once the deletion was sent: nothing is left to do, even if finalizers keep the pod.
     deletion_sent: bool,
     admission: Admission,
@@ -70,6 +74,13 @@ impl Pod {
             Admission::Preempted(since) => Some(since),
             _ => None,
         }
+    }
+
+    /// Time from which on a status may be written over one that another process wrote, which runs the same machine; None if the
+    /// last status shown is none of such a process. Only kubelets write the address of the host.
+    fn repaired_from(&self, host: Ipv4Addr) -> Option<Instant> {
+        let other = parse(self.view.status.host_ip.as_deref()).filter(|shown| *shown != host);
+        other.and(self.sent).map(|sent| sent + REPAIR_INTERVAL)
     }
 }
 
@@ -133,6 +144,7 @@ impl Pods {
             view: Arc::clone(view),
             ip: None,
             writes: Writes::default(),
+            sent: None,
             deletion_sent: false,
             admission: Admission::New,
             without_ip: false,
@@ -186,6 +198,10 @@ impl Pods {
         if pod.deletion_sent || pod.writes.outrun(&view.resource_version, &self.cache) {
             return None;
         }
+        if let Some(later) = pod.repaired_from(host.ip).filter(|at| *at > now.at) {
+            schedule.enqueue(Priority::Pod, uid, later);
+            return None;
+        }
         let is_new = !pod.is_admitted() && view.deleted_at.is_none() && !view.is_finished();
         let result = if is_new {
             let NodeView { labels, taints, .. } = &**node;
@@ -217,7 +233,11 @@ impl Pods {
             events.record(&view, events::of(&view, &result, defaults), setting, schedule, now);
         }
         let SyncResult { status, failure, delete, again, .. } = result;
-        self.pods.get_mut(uid)?.deletion_sent = delete;
+        let pod = self.pods.get_mut(uid)?;
+        pod.deletion_sent = delete;
+        if status.is_some() {
+            pod.sent = Some(now.at);
+        }
         if let Some(again) = again {
             schedule.enqueue(Priority::Pod, uid, now.until(again));
         }
@@ -248,7 +268,7 @@ impl Pods {
             Err(error) if error.code() == Some(404) => failures.add(),
             Err(error) => failures.add_logged(&pod.view.name, "pod status", error),
         };
-        pod.deletion_sent = false;
+        (pod.deletion_sent, pod.sent) = (false, None);
         schedule.enqueue(Priority::Pod, uid, now.at + wait);
     }
 

@@ -94,6 +94,8 @@ struct State {
     unheard: BTreeMap<[String; 3], u64>,
     /// Requests so far, their time, and their faults.
     sent: Vec<(Duration, Sent, Option<Fault>)>,
+    /// Last patch of each Node that was accepted, by path.
+    accepted: BTreeMap<String, Accepted>,
     /// Leases of workers that never come back.
     lost: BTreeSet<String>,
     log: Vec<Entry>,
@@ -104,6 +106,22 @@ struct State {
     writes: BTreeMap<String, (u64, Lately)>,
     invariants: Invariants,
     history: History,
+}
+
+/// A patch of a Node that was accepted, and the version of the Node with it.
+struct Accepted {
+    sent: Sent,
+    version: Value,
+    /// When its process heard so.
+    heard: Option<Instant>,
+}
+
+impl Accepted {
+    /// Returns true if a patch, sent once this one was known to be accepted, is the same again.
+    fn is_repeated_by(&self, sent: &Sent) -> bool {
+        let is_same = self.sent.process == sent.process && self.sent.body == sent.body;
+        is_same && self.heard.is_some_and(|heard| heard < sent.at)
+    }
 }
 
 /// Ten seconds of the run, and what was counted before them.
@@ -333,12 +351,16 @@ impl Checks {
 
     /// A process hears that its write succeeded.
     pub fn heard(&self, sent: &Sent) {
-        self.state.lock().unheard.remove(&sent.identity());
+        let mut state = self.state.lock();
+        state.unheard.remove(&sent.identity());
+        if let Some(last) = state.accepted.get_mut(&sent.path).filter(|last| last.sent.at == sent.at) {
+            last.heard = Some(Instant::now());
+        }
         if sent.method == Method::DELETE
             && sent.path.starts_with("/api/v1/nodes/")
             && sent.json()["dryRun"].is_null()
         {
-            self.state.lock().invariants.deleted.insert(deletion(sent, sent.json()));
+            state.invariants.deleted.insert(deletion(sent, sent.json()));
         }
     }
 
@@ -414,10 +436,34 @@ impl Checks {
         }
         self.state.lock().revision = server.revision();
         if let Some((sent, code)) = by
+            && sent.method == Method::PATCH
+            && let Some(node) = sent.path.strip_prefix("/api/v1/nodes/")
+            && let Some(node) = server.object("", "nodes", None, node)
+        {
+            self.check_patch(sent, code, &node["metadata"]["resourceVersion"]);
+        }
+        if let Some((sent, code)) = by
             && !code.is_success()
             && sent.method != Method::GET
         {
             self.note(&format!("{} {} {}: {code}", sent.process, sent.method, sent.path));
+        }
+    }
+
+    /// A process that knows what it wrote does not write it once more, for the state before it.
+    fn check_patch(&self, sent: &Sent, code: StatusCode, version: &Value) {
+        let mut state = self.state.lock();
+        if code.is_success() {
+            let accepted = Accepted { sent: sent.clone(), version: version.clone(), heard: None };
+            state.accepted.insert(sent.path.clone(), accepted);
+            return;
+        }
+        let is_refused = matches!(code, StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY);
+        let last = state.accepted.get(&sent.path).filter(|last| last.version == *version);
+        let is_repeated = is_refused && last.is_some_and(|last| last.is_repeated_by(sent));
+        drop(state);
+        if is_repeated {
+            self.violate(&format!("{} repeats its patch of {}", sent.process, sent.path));
         }
     }
 

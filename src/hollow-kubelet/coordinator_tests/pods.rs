@@ -13,6 +13,30 @@ fn pods_have_addresses_of_their_own_and_are_written_once() {
     assert_eq!(ips.len(), 50);
 }
 
+#[test]
+fn what_another_process_writes_over_a_pod_is_repaired_as_often_as_by_a_kubelet() {
+    let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
+    world.create("a", None);
+    world.run(1);
+    assert_eq!(world.times("PATCH status"), [0, 0], "of the node and of the pod");
+    world.sent.clear();
+    // Another process that runs the machine too writes its own address after each write of ours, ten times a second.
+    for version in 1_001..1_251 {
+        let at = secs(1) + Duration::from_millis(100) * (version - 1_000);
+        let now = Clock { at: world.start.at + at, wall: world.start.wall + at };
+        let status = PodStatus {
+            phase: "Running".into(),
+            host_ip: Some("192.0.2.1".into()),
+            pod_ip: Some("192.0.2.9".into()),
+            ..PodStatus::default()
+        };
+        let shown = PodView { status, resource_version: version.to_string(), ..pod("p", "a") };
+        world.coordinator.update_pod(&Arc::new(shown), now);
+        world.run_at(now);
+    }
+    assert_eq!(world.times("PATCH status"), [10, 20]);
+}
+
 /// `pod` with a changed spec.
 fn with(pod: PodView, change: impl FnOnce(&mut PodSpecView)) -> PodView {
     let mut spec = (*pod.spec).clone();
