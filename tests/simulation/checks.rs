@@ -94,7 +94,7 @@ struct State {
     unheard: BTreeMap<[String; 3], u64>,
     /// Requests so far, their time, and their faults.
     sent: Vec<(Duration, Sent, Option<Fault>)>,
-    /// Last patch of each Node that was accepted, by path.
+    /// Last patch of each Node by a NodeController that was accepted, by path.
     accepted: BTreeMap<String, Accepted>,
     /// Leases of workers that never come back.
     lost: BTreeSet<String>,
@@ -437,6 +437,7 @@ impl Checks {
         self.state.lock().revision = server.revision();
         if let Some((sent, code)) = by
             && sent.method == Method::PATCH
+            && sent.json().is_array()
             && let Some(node) = sent.path.strip_prefix("/api/v1/nodes/")
             && let Some(node) = server.object("", "nodes", None, node)
         {
@@ -450,7 +451,8 @@ impl Checks {
         }
     }
 
-    /// A process that knows what it wrote does not write it once more, for the state before it.
+    /// A NodeController that knows what it wrote does not write it once more, for the state before it. Its patches are lists
+    /// of steps; a NodeSetController leaves that to the version that its merge patches name.
     fn check_patch(&self, sent: &Sent, code: StatusCode, version: &Value) {
         let mut state = self.state.lock();
         if code.is_success() {
