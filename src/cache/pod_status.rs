@@ -79,7 +79,7 @@ pub struct PodCondition {
 }
 
 /// Status of a container, pruned.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerView {
     /// Name.
     pub name: InternedStr,
@@ -96,7 +96,7 @@ pub struct ContainerView {
 }
 
 /// State of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ContainerState {
     /// Not started, or not started again.
     Waiting {
@@ -115,7 +115,7 @@ pub enum ContainerState {
 }
 
 /// End of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Terminated {
     /// Exit code.
     pub exit_code: i32,

@@ -41,8 +41,8 @@ struct Pod {
     /// Address assigned here; the pod status may not show it yet.
     ip: Option<Ipv4Addr>,
     writes: Writes,
-    /// When the last write was sent; None if it failed.
-    sent: Option<Instant>,
+    /// What the last write left to kubelets alone, hashed, and when it was sent; None if it failed.
+    sent: Option<(u64, Instant)>,
     /// True once the deletion was sent: nothing is left to do, even if finalizers keep the pod.
     deletion_sent: bool,
     admission: Admission,
@@ -76,11 +76,11 @@ impl Pod {
         }
     }
 
-    /// Time from which on a status may be written over one that another process wrote, which runs the same machine; None if the
-    /// last status shown is none of such a process. Only kubelets write the address of the host.
-    fn repaired_from(&self, host: Ipv4Addr) -> Option<Instant> {
-        let other = parse(self.view.status.host_ip.as_deref()).filter(|shown| *shown != host);
-        other.and(self.sent).map(|sent| sent + REPAIR_INTERVAL)
+    /// Time from which on the status may be written again; None if the last status written is the one shown. Otherwise another
+    /// process has written over it, which runs the same machine.
+    fn repaired_from(&self) -> Option<Instant> {
+        let (sent, at) = self.sent?;
+        (sent != pod::fingerprint(&self.view.status)).then(|| at + REPAIR_INTERVAL)
     }
 }
 
@@ -198,7 +198,7 @@ impl Pods {
         if pod.deletion_sent || pod.writes.outrun(&view.resource_version, &self.cache) {
             return None;
         }
-        if let Some(later) = pod.repaired_from(host.ip).filter(|at| *at > now.at) {
+        if let Some(later) = pod.repaired_from().filter(|at| *at > now.at) {
             schedule.enqueue(Priority::Pod, uid, later);
             return None;
         }
@@ -235,8 +235,8 @@ impl Pods {
         let SyncResult { status, failure, delete, again, .. } = result;
         let pod = self.pods.get_mut(uid)?;
         pod.deletion_sent = delete;
-        if status.is_some() {
-            pod.sent = Some(now.at);
+        if let Some(status) = &status {
+            pod.sent = Some((pod::fingerprint(status), now.at));
         }
         if let Some(again) = again {
             schedule.enqueue(Priority::Pod, uid, now.until(again));

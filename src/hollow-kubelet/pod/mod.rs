@@ -17,7 +17,10 @@ mod resources;
 pub mod script;
 mod termination;
 
-use std::net::Ipv4Addr;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    net::Ipv4Addr,
+};
 
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
@@ -182,6 +185,14 @@ fn is_shown(status: &PodStatus, shown: &PodStatus) -> bool {
         && status.pod_ip == shown.pod_ip
         && status.containers == shown.containers
         && status.init_containers == shown.init_containers
+}
+
+/// Hash of the parts of a status that kubelets alone write.
+pub fn fingerprint(status: &PodStatus) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let PodStatus { phase, start_time, host_ip, pod_ip, containers, init_containers, .. } = status;
+    (phase, start_time, host_ip, pod_ip, containers, init_containers).hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
