@@ -117,6 +117,11 @@ struct Accepted {
 }
 
 impl Accepted {
+    /// Returns true if it is this very request.
+    fn is_of(&self, sent: &Sent) -> bool {
+        self.sent.at == sent.at && self.sent.identity() == sent.identity() && self.sent.body == sent.body
+    }
+
     /// Returns true if a patch, sent once this one was known to be accepted, is the same again.
     fn is_repeated_by(&self, sent: &Sent) -> bool {
         let is_same = self.sent.process == sent.process && self.sent.body == sent.body;
@@ -353,7 +358,7 @@ impl Checks {
     pub fn heard(&self, sent: &Sent) {
         let mut state = self.state.lock();
         state.unheard.remove(&sent.identity());
-        if let Some(last) = state.accepted.get_mut(&sent.path).filter(|last| last.sent.at == sent.at) {
+        if let Some(last) = state.accepted.get_mut(&sent.path).filter(|last| last.is_of(sent)) {
             last.heard = Some(Instant::now());
         }
         if sent.method == Method::DELETE

@@ -202,7 +202,7 @@ pub fn delete(
     if grace == 0 && finalizers.is_empty() {
         let mut last = Value::clone(&old);
         if rules.kind == "Pod" && marked != Some(0) {
-            mark(&mut last, 0, now, marked.is_none());
+            mark(&mut last, (0, now), marked.is_none());
             // Watches see the mark before the pod goes.
             last = Value::clone(&store.put(key.0, last));
         }
@@ -212,8 +212,20 @@ pub fn delete(
         return Ok((old, false));
     }
     let mut new = Value::clone(&old);
-    mark(&mut new, grace, now, marked.is_none());
+    mark(&mut new, shortened(&old, marked, grace, now), marked.is_none());
     Ok((store.put(key.0, new), false))
+}
+
+/// Grace period and time of a deletion. One that has been asked for before counts from then, and has another second where
+/// it would be over already.
+fn shortened(object: &Value, marked: Option<i64>, grace: i64, now: Timestamp) -> (i64, Timestamp) {
+    let seconds = jiff::SignedDuration::from_secs;
+    let end = object["metadata"]["deletionTimestamp"].as_str().and_then(|end| end.parse::<Timestamp>().ok());
+    match end.zip(marked).map(|(end, marked)| end + seconds(grace - marked)) {
+        Some(end) if grace > 0 && end < now => (1, now),
+        Some(end) => (grace, end),
+        None => (grace, now + seconds(grace)),
+    }
 }
 
 /// Checks the preconditions of a deletion.
@@ -235,12 +247,11 @@ pub fn check(object: &Value, options: &DeleteOptions, plural: &str) -> Result<()
 }
 
 /// Marks an object as being deleted; the first mark counts as a change of the spec.
-fn mark(object: &mut Value, grace: i64, now: Timestamp, is_first: bool) {
+fn mark(object: &mut Value, (grace, end): (i64, Timestamp), is_first: bool) {
     if let Some(generation) = object["metadata"]["generation"].as_i64().filter(|_| is_first) {
         object["metadata"]["generation"] = json!(generation + 1);
     }
-    let at = now + jiff::SignedDuration::from_secs(grace);
-    object["metadata"]["deletionTimestamp"] = json!(seconds(at));
+    object["metadata"]["deletionTimestamp"] = json!(seconds(end));
     object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
 }
 
