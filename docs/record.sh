@@ -24,7 +24,8 @@ ready() {
   kubectl create deployment web --image=example.com/web --replicas=30 >/dev/null
   say "kubectl scale nodeset hollow-nodes --replicas=100" kubectl scale nodeset hollow-nodes --replicas=100
   ready 100
-  say "kubectl get nodesets,nodeclasses" kubectl get nodesets,nodeclasses
+  say "kubectl get nodesets" kubectl get nodesets
+  say "kubectl get nodeclasses" kubectl get nodeclasses
   kubectl wait --for=condition=Available deployment/web --timeout=60s >/dev/null
   say "kubectl get nodes | head -4" bash -c 'kube-node kubectl --data-dir "$0" -- get nodes | head -4' "$scratch/data"
   say "kubectl get deployment web" kubectl get deployment web

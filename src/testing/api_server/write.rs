@@ -375,3 +375,18 @@ pub fn qualified(kind: &Kind) -> String {
 fn seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_grace_period_counts_from_the_first_deletion() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(shortened(&json!({}), None, 30, at(0)), (30, at(30)));
+        let pod = json!({ "metadata": { "deletionTimestamp": "1970-01-01T00:00:30Z" } });
+        // As a kube-apiserver 1.36 answers one and seven seconds after the first deletion.
+        assert_eq!(shortened(&pod, Some(30), 5, at(1)), (5, at(5)));
+        assert_eq!(shortened(&pod, Some(30), 5, at(7)), (1, at(7)));
+    }
+}
