@@ -358,8 +358,18 @@ fn victims(server: &ApiServer) -> String {
 
 /// Returns true if the Node is neither deleted nor one of the `victims`.
 fn stays(node: &Value, victims: &str) -> bool {
+    node["metadata"]["deletionTimestamp"].is_null() && !is_among(node, victims)
+}
+
+fn is_among(node: &Value, victims: &str) -> bool {
     let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
-    node["metadata"]["deletionTimestamp"].is_null() && !victims.split(',').any(|victim| victim == uid)
+    victims.split(',').any(|victim| victim == uid)
+}
+
+/// Returns true if cluster-autoscaler has named the Node: its replica is gone already. It may have spared the Node since, where
+/// it did not hear that.
+pub fn is_named(server: &ApiServer, node: &Value) -> bool {
+    is_among(node, &victims(server))
 }
 
 /// Nodes of the set.

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::{
     actions::STARTUP,
     autoscaler::SET,
-    autoscaler_checks::is_drained,
+    autoscaler_checks::{is_drained, is_named},
     checks::{CLAIM, LEASE, Sent},
     objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
     others::OUT_OF_SERVICE,
@@ -457,7 +457,7 @@ impl Invariants {
         let starts_to_drain = !is_draining(before) && is_draining(after) && is_started && !is_young;
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
-        if starts_to_drain && by_us && counts(before) && !seemed_lost {
+        if starts_to_drain && by_us && counts(before) && !seemed_lost && !is_named(server, before) {
             let left = of_set.iter().filter(|one| counts(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
