@@ -11,9 +11,7 @@ use std::{
 
 use http::Method;
 use jiff::Timestamp;
-use kube_node_api::names::{
-    ANNOTATION_DRAIN_STARTED, ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE,
-};
+use kube_node_api::names::{ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE};
 use kube_node_planner::drain::LAST_GRACE;
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
@@ -24,8 +22,8 @@ use crate::{
     autoscaler::SET,
     autoscaler_checks::{is_drained, is_named},
     checks::{CLAIM, LEASE, Sent},
+    drains::{Drains, has_ended, is_drained_for, is_out_of_service},
     objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
-    others::OUT_OF_SERVICE,
 };
 
 /// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice.
@@ -92,10 +90,7 @@ pub struct Invariants {
     pub deleted: BTreeSet<(String, String)>,
     /// Process that made the pod of each machine at once, by the UID of its Node.
     machines: BTreeMap<String, String>,
-    /// When the drain of each Node began.
-    cordoned: BTreeMap<String, Instant>,
-    /// When each pod was bound to its Node, by its UID.
-    bound: BTreeMap<String, Instant>,
+    drains: Drains,
     /// Process that ran the machine of each Node last.
     runs: BTreeMap<String, String>,
     /// Process that took the finalizer from each Node that is gone.
@@ -224,44 +219,7 @@ impl Invariants {
                 }
                 None
             }
-            Some("Pod") => {
-                let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
-                let deletes = by.is_some_and(|sent| sent.method == Method::DELETE);
-                let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
-                // The machine of a Node that is out of service is gone.
-                let runs = |one: &Value| name(one) == node && !taints(one).any(|key| key == OUT_OF_SERVICE);
-                let nodes = server.objects("", "nodes");
-                let running = nodes.iter().find(|one| runs(one));
-                let is_early = |node: &Arc<Value>| !is_drained_for(server, node, self.time);
-                // The kubelet removes a pod that has ended.
-                let was_marked = before.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string());
-                let has_ended = was_marked && by.is_some_and(|sent| sent.json()["gracePeriodSeconds"] == 0);
-                if by_us && deletes && !has_ended && running.is_some_and(is_early) {
-                    return Some(format!("pod {} is deleted without an eviction", name(after)));
-                }
-                let uid = after["metadata"]["uid"].as_str().unwrap_or_default();
-                if change.deleted {
-                    self.bound.remove(uid);
-                } else if !node.is_empty() && !self.bound.contains_key(uid) {
-                    self.bound.insert(uid.to_owned(), Instant::now());
-                }
-                let address = &after["status"]["podIP"];
-                if change.deleted
-                    || address.is_null()
-                    || before.is_some_and(|pod| pod["status"]["podIP"] == *address)
-                {
-                    return None;
-                }
-                let pods = server.objects("", "pods");
-                let has_it = |pod: &&Arc<Value>| {
-                    pod["status"]["podIP"] == *address
-                        && pod["metadata"]["uid"] != after["metadata"]["uid"]
-                        && pod["spec"]["nodeName"] == node
-                        && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
-                };
-                let other = pods.iter().find(has_it)?;
-                Some(format!("pods {} and {} of {node} have the address {address}", name(after), name(other)))
-            }
+            Some("Pod") => self.drains.check_pod(server, change, by, self.time),
             _ => None,
         }
     }
@@ -378,8 +336,8 @@ impl Invariants {
             return None;
         }
         let before = before?;
+        self.drains.note_node(change);
         if change.deleted {
-            self.cordoned.remove(&node);
             self.cidrs.retain(|_, owner| *owner != node);
             self.finalized.extend(by.filter(|_| by_us).map(|sent| (node.clone(), sent.process.clone())));
             let pods = server.objects("", "pods");
@@ -401,25 +359,18 @@ impl Invariants {
             {
                 return Some(format!("{node} goes, and {} is attached to it", name(volume)));
             }
-            let left = pods.iter().find(|pod| {
-                pod["spec"]["nodeName"] == node.as_str()
-                    && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
-            });
+            let left = pods.iter().find(|pod| pod["spec"]["nodeName"] == node.as_str() && !has_ended(pod));
             return left
                 .filter(|_| by_us && !self.excused.contains_key(&node))
                 .filter(|_| !is_drained_for(server, after, self.time - LAST_GRACE))
                 .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
         }
-        if !is_draining(before) && is_draining(after) {
-            self.cordoned.insert(node.clone(), now);
-        }
-        let is_out = |node: &Value| taints(node).any(|key| key == OUT_OF_SERVICE);
-        if is_out(after)
-            && !is_out(before)
+        if is_out_of_service(after)
+            && !is_out_of_service(before)
             && (self.has_machine(&node, by) || self.is_made_again(before))
             && !self.excused.contains_key(&node)
             && !is_drained_for(server, after, self.time)
-            && let Some(pod) = self.forgotten(server, &node)
+            && let Some(pod) = self.drains.forgotten(server, &node)
         {
             return Some(format!("{node} loses its machine, and pod {pod} was not evicted"));
         }
@@ -488,38 +439,11 @@ impl Invariants {
         let is_theirs = self.runs.get(&name(node)).is_some_and(|process| process.starts_with("operator"));
         is_theirs && self.workers.is_empty() && self.machines.is_empty() && is_ready(node)
     }
-
-    /// A pod that was bound to a Node before its drain began, and that nobody has asked to leave.
-    fn forgotten(&self, server: &ApiServer, node: &str) -> Option<String> {
-        let begun = self.cordoned.get(node)?;
-        let pods = server.objects("", "pods");
-        let is_forgotten = |pod: &&Arc<Value>| {
-            let bound = pod["metadata"]["uid"].as_str().and_then(|uid| self.bound.get(uid));
-            pod["spec"]["nodeName"] == node
-                && pod["metadata"]["deletionTimestamp"].is_null()
-                && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
-                && bound.is_some_and(|bound| bound < begun)
-        };
-        pods.iter().find(is_forgotten).map(|pod| name(pod))
-    }
 }
 
 /// UID of the Node whose machine a pod is.
 fn node_uid(pod: &Value) -> String {
     pod["metadata"]["labels"][LABEL_NODE_UID].as_str().unwrap_or_default().to_owned()
-}
-
-/// Returns true if the time limit of a Node's drain was over at this time. The drain counts from its deletion, or from the
-/// time that its process has noted.
-fn is_drained_for(server: &ApiServer, node: &Value, at: Timestamp) -> bool {
-    let set = server.object("kube-node.io", "nodesets", None, &set_of(node)).unwrap_or_default();
-    let limit =
-        set["spec"]["drain"]["timeout"].as_str().and_then(|text| text.strip_suffix('s')?.parse().ok());
-    let metadata = &node["metadata"];
-    let time = |text: &Value| text.as_str().and_then(|text| text.parse().ok());
-    let begun =
-        time(&metadata["annotations"][ANNOTATION_DRAIN_STARTED]).max(time(&metadata["deletionTimestamp"]));
-    limit.zip(begun).is_some_and(|(limit, begun): (u64, Timestamp)| at >= begun + Duration::from_secs(limit))
 }
 
 /// Returns true if a Node counts for the budget of its set.

@@ -15,6 +15,7 @@ mod autoscaler_checks;
 mod cache_checks;
 mod checks;
 mod desired_state;
+mod drains;
 mod faults;
 mod invariants;
 mod kubemark;
