@@ -82,6 +82,10 @@ pub struct Invariants {
     pub time: Timestamp,
     /// Time for which what was so before may still be acted on.
     pub memory: Duration,
+    /// Nodes that were deleted after cluster-autoscaler had named them.
+    named: BTreeSet<String>,
+    /// When others made each Node that they have made.
+    foreign: BTreeMap<String, Instant>,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
     /// Revision to which each set's rollout has halted, and when.
@@ -324,11 +328,17 @@ impl Invariants {
             if by_us && is_elected && count > most {
                 return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
             }
+            // No client sees a Node, and its pod CIDR, at the moment that another one makes it.
+            if by.is_none() {
+                self.foreign.insert(node.clone(), now);
+            }
+            let is_foreign = |node: &str| self.foreign.get(node).is_some_and(|at| at.elapsed() < self.memory);
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()
                 && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
                 && is_elected
                 && !is_stray
                 && other != node
+                && !is_foreign(&other)
                 && nodes.iter().any(|one| name(one) == other)
             {
                 return Some(format!("{node} and {other} have the pod CIDR {cidr}"));
@@ -338,6 +348,7 @@ impl Invariants {
         let before = before?;
         self.drains.note_node(change);
         if change.deleted {
+            self.named.remove(&node);
             self.cidrs.retain(|_, owner| *owner != node);
             self.finalized.extend(by.filter(|_| by_us).map(|sent| (node.clone(), sent.process.clone())));
             let pods = server.objects("", "pods");
@@ -354,21 +365,21 @@ impl Invariants {
             // Where the machine is lost, nothing unmounts it.
             if self.has_machine(&node, by)
                 && let Some(volume) = attached
-                && !self.excused.contains_key(&node)
+                && !self.seemed_lost(&node)
                 && !is_drained_for(server, after, self.time)
             {
                 return Some(format!("{node} goes, and {} is attached to it", name(volume)));
             }
             let left = pods.iter().find(|pod| pod["spec"]["nodeName"] == node.as_str() && !has_ended(pod));
             return left
-                .filter(|_| by_us && !self.excused.contains_key(&node))
+                .filter(|_| by_us && !self.seemed_lost(&node))
                 .filter(|_| !is_drained_for(server, after, self.time - LAST_GRACE))
                 .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
         }
         if is_out_of_service(after)
             && !is_out_of_service(before)
             && (self.has_machine(&node, by) || self.is_made_again(before))
-            && !self.excused.contains_key(&node)
+            && !self.seemed_lost(&node)
             && !is_drained_for(server, after, self.time)
             && let Some(pod) = self.drains.forgotten(server, &node)
         {
@@ -394,12 +405,19 @@ impl Invariants {
         }
         // Nor does a Node count that becomes available while it is being deleted.
         let is_leaving = |node: &Value| node["metadata"]["deletionTimestamp"].is_string();
-        if is_leaving(after) && !is_leaving(before) && !counts(after) {
-            self.excused.insert(node.clone(), now + self.memory);
+        if is_leaving(after) && !is_leaving(before) {
+            if !counts(after) {
+                self.excused.insert(node.clone(), now + self.memory);
+            }
+            if is_named(server, after) {
+                self.named.insert(node.clone());
+            }
         }
         let waits = |one: &Arc<Value>| name(one) == set && one["spec"]["minReadyTime"] == "7s";
         let waits = || server.objects("kube-node.io", "nodesets").iter().any(waits);
-        if !counts(before) && counts(after) && (self.freezes || waits()) {
+        // Nor may it show yet that a Node which had been lost works again.
+        let is_found = !is_ready(before) && is_ready(after) && !has_taint(before);
+        if is_found || !counts(before) && counts(after) && (self.freezes || waits()) {
             self.young.insert(node.clone(), now + YOUNG);
         }
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);
@@ -408,7 +426,7 @@ impl Invariants {
         let starts_to_drain = !is_draining(before) && is_draining(after) && is_started && !is_young;
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
-        if starts_to_drain && by_us && counts(before) && !seemed_lost && !is_named(server, before) {
+        if starts_to_drain && by_us && counts(before) && !seemed_lost && !self.named.contains(&node) {
             let left = of_set.iter().filter(|one| counts(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
@@ -428,6 +446,12 @@ impl Invariants {
 }
 
 impl Invariants {
+    /// Returns true if a watch may show, or have shown, that a Node does not work.
+    fn seemed_lost(&self, node: &str) -> bool {
+        let is_young = self.young.get(node).is_some_and(|until| *until > Instant::now());
+        is_young || self.excused.contains_key(node)
+    }
+
     /// Returns true if the process that wrote this runs the machine of a Node.
     fn has_machine(&self, node: &str, by: Option<&Sent>) -> bool {
         by.is_some_and(|sent| self.runs.get(node) == Some(&sent.process))

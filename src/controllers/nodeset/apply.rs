@@ -48,6 +48,8 @@ pub(super) struct Applied {
     pub(super) more: bool,
     /// True if something failed that the next reconciliation repeats.
     pub(super) failed: bool,
+    /// True if a deletion met another state of its Node. The watch shows that state, if there is one.
+    pub(super) conflict: bool,
     /// Number of Nodes whose deletion was sent because they did not start.
     pub(super) given_up: usize,
 }

@@ -81,7 +81,9 @@ impl NodeSetController {
         // The time of a retry is exact. That of a condition has whole seconds, and may be up to 1 s later
         // than it says.
         let left = plan.requeue_after.map(|left| left + RETRY);
-        let left = left.into_iter().chain(retry_in.map(|left| left.max(RETRY))).min();
+        let retry_in =
+            retry_in.map(|left| left.max(RETRY)).into_iter().chain(applied.conflict.then_some(RETRY));
+        let left = left.into_iter().chain(retry_in).min();
         Ok(match left {
             _ if applied.failed => Action::Failed,
             _ if applied.more => Action::RequeueAfter(Duration::ZERO),
