@@ -38,6 +38,8 @@ pub(super) const BATCH: usize = 500;
 const RETRIES: usize = 32;
 /// Requeue delay after a failed write that the next reconciliation may repeat.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
+/// Time after which a deletion is tried again that met another state of its Node, if no watch has shown such a state.
+pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(10);
 
 /// Result of applying a plan.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use kube_ext::{call::ApiError, environment};
+use kube_ext::call::ApiError;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     disruption::DisruptionReason,
@@ -23,32 +23,22 @@ impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
     pub(super) async fn delete(&self, observed: &Observed, plan: &SetPlan<'_>, applied: &mut Applied) {
         applied.more |= plan.delete.len() > BATCH;
-        let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause, false));
+        let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause));
         // The cache may be ahead of the plan by now: the version has to be that of the state that was decided on.
         let seen: HashMap<&str, &Arc<NodeView>> = observed.nodes().map(|node| (&*node.name, node)).collect();
         let unanswered = observed.expectations.unanswered().filter_map(|(name, version)| {
-            seen.get(name).filter(|node| *node.resource_version == *version).map(|_| (name, None, true))
+            seen.get(name).filter(|node| *node.resource_version == *version).map(|_| (name, None))
         });
         let nodes: Vec<_> = unanswered
             .chain(planned)
-            .filter_map(|(name, cause, is_repeated)| Some((Arc::clone(seen.get(name)?), cause, is_repeated)))
+            .filter_map(|(name, cause)| Some((Arc::clone(seen.get(name)?), cause)))
             .collect();
         let mut results = stream::iter(nodes)
-            .map(|(node, cause, is_repeated)| async move {
-                (self.delete_one(&observed.name, &node).await, node, cause, is_repeated)
-            })
+            .map(|(node, cause)| async move { (self.delete_one(&observed.name, &node).await, node, cause) })
             .buffer_unordered(WRITES_AT_ONCE);
-        while let Some((result, node, cause, is_repeated)) = results.next().await {
-            if let Some(error) = result.as_ref().err().filter(|error| error.is_conflict()) {
-                applied.conflict = true;
-                // A conflict with the same state once more is an answer of something else, such as a webhook.
-                if is_repeated {
-                    let (intent, now) = (failed_writes::intent(&node.uid), environment::now());
-                    self.failed_writes(&observed.name, |failures| {
-                        failures.failed(Write::Delete, &node.name, intent, error.chain(), now);
-                    });
-                }
-            }
+        while let Some((result, node, cause)) = results.next().await {
+            // The watch shows what has changed the Node; something else, such as a webhook, may answer so too.
+            applied.conflict |= result.as_ref().is_err_and(ApiError::is_conflict);
             // A deletion without a response may have taken effect; it is repeated without a cause.
             let is_lost = result.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
             if cause == Some(DisruptionReason::FailedToStart) && (result.is_ok() || is_lost) {
