@@ -316,8 +316,8 @@ pub struct NodeSetStatus {
     pub updated_replicas: i32,
     /// Number of Nodes that are missing or not available.
     pub unavailable_replicas: i32,
-    /// Number of Nodes that are being deleted, and drained before; not counted above. Named as in the status of a
-    /// Deployment.
+    /// Number of Nodes that are being drained and deleted; the other counts do not include them. Named as in the status
+    /// of a Deployment.
     pub terminating_replicas: i32,
     /// Label selector of the Nodes, for the scale subresource.
     pub selector: Option<String>,

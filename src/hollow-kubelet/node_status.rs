@@ -31,8 +31,8 @@ const REPORT_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Shortest time between two writes of one report, the second of which repairs what another client has written over the
 /// first: a kubelet compares its status with the Node as often (`nodeStatusUpdateFrequency`), and those of its pods with the
-/// API server's (`syncBatch` of the status manager). Without it, two processes that
-/// run the same machine for a moment write as fast as their watches show it.
+/// API server's (`syncPeriod` of the status manager). Without it, two processes that run the same machine for a moment write
+/// as fast as their watches show it.
 pub(super) const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
 
 /// State of the writes of a machine's node status.

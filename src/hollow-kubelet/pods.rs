@@ -41,7 +41,7 @@ struct Pod {
     /// Address assigned here; the pod status may not show it yet.
     ip: Option<Ipv4Addr>,
     writes: Writes,
-    /// What the last write left to kubelets alone, hashed, and when it was sent; None if it failed.
+    /// Fingerprint of the last status written, and when it was sent; None if that write failed.
     sent: Option<(u64, Instant)>,
     /// True once the deletion was sent: nothing is left to do, even if finalizers keep the pod.
     deletion_sent: bool,
@@ -76,11 +76,12 @@ impl Pod {
         }
     }
 
-    /// Time from which on the status may be written again; None if the last status written is the one shown. Otherwise another
-    /// process has written over it, which runs the same machine.
-    fn repaired_from(&self) -> Option<Instant> {
+    /// Time from which on the status may be written again, if that is later than `now`: another process, which runs the same
+    /// machine, has written over the last status.
+    fn repaired_from(&self, now: Instant) -> Option<Instant> {
         let (sent, at) = self.sent?;
-        (sent != pod::fingerprint(&self.view.status)).then(|| at + REPAIR_INTERVAL)
+        let later = Some(at + REPAIR_INTERVAL).filter(|at| *at > now)?;
+        (sent != pod::fingerprint(&self.view.status)).then_some(later)
     }
 }
 
@@ -198,7 +199,7 @@ impl Pods {
         if pod.deletion_sent || pod.writes.outrun(&view.resource_version, &self.cache) {
             return None;
         }
-        if let Some(later) = pod.repaired_from().filter(|at| *at > now.at) {
+        if let Some(later) = pod.repaired_from(now.at) {
             schedule.enqueue(Priority::Pod, uid, later);
             return None;
         }

@@ -25,6 +25,7 @@ use crate::{
     invariants::Invariants,
     log::{Entry, Happened, SHOWN, about, line},
     objects::{is_available, name},
+    patches::Patches,
 };
 
 /// Lease duration of the operators' election.
@@ -63,7 +64,7 @@ impl Sent {
     }
 
     /// What it has in common with its repetitions.
-    fn identity(&self) -> [String; 3] {
+    pub fn identity(&self) -> [String; 3] {
         [self.process.clone(), self.method.to_string(), self.path.clone()]
     }
 
@@ -94,8 +95,7 @@ struct State {
     unheard: BTreeMap<[String; 3], u64>,
     /// Requests so far, their time, and their faults.
     sent: Vec<(Duration, Sent, Option<Fault>)>,
-    /// Last patch of each Node by a NodeController that was accepted, by path.
-    accepted: BTreeMap<String, Accepted>,
+    patches: Patches,
     /// Leases of workers that never come back.
     lost: BTreeSet<String>,
     log: Vec<Entry>,
@@ -106,27 +106,6 @@ struct State {
     writes: BTreeMap<String, (u64, Lately)>,
     invariants: Invariants,
     history: History,
-}
-
-/// A patch of a Node that was accepted, and the version of the Node with it.
-struct Accepted {
-    sent: Sent,
-    version: Value,
-    /// When its process heard so.
-    heard: Option<Instant>,
-}
-
-impl Accepted {
-    /// Returns true if it is this very request.
-    fn is_of(&self, sent: &Sent) -> bool {
-        self.sent.at == sent.at && self.sent.identity() == sent.identity() && self.sent.body == sent.body
-    }
-
-    /// Returns true if a patch, sent once this one was known to be accepted, is the same again.
-    fn is_repeated_by(&self, sent: &Sent) -> bool {
-        let is_same = self.sent.process == sent.process && self.sent.body == sent.body;
-        is_same && self.heard.is_some_and(|heard| heard < sent.at)
-    }
 }
 
 /// Ten seconds of the run, and what was counted before them.
@@ -358,9 +337,7 @@ impl Checks {
     pub fn heard(&self, sent: &Sent) {
         let mut state = self.state.lock();
         state.unheard.remove(&sent.identity());
-        if let Some(last) = state.accepted.get_mut(&sent.path).filter(|last| last.is_of(sent)) {
-            last.heard = Some(Instant::now());
-        }
+        state.patches.heard(sent);
         if sent.method == Method::DELETE
             && sent.path.starts_with("/api/v1/nodes/")
             && sent.json()["dryRun"].is_null()
@@ -440,37 +417,15 @@ impl Checks {
             }
         }
         self.state.lock().revision = server.revision();
-        if let Some((sent, code)) = by
-            && sent.method == Method::PATCH
-            && sent.json().is_array()
-            && let Some(node) = sent.path.strip_prefix("/api/v1/nodes/")
-            && let Some(node) = server.object("", "nodes", None, node)
-        {
-            self.check_patch(sent, code, &node["metadata"]["resourceVersion"]);
+        let repeated = by.and_then(|(sent, code)| self.state.lock().patches.check(server, sent, code));
+        if let Some(repeated) = repeated {
+            self.violate(&repeated);
         }
         if let Some((sent, code)) = by
             && !code.is_success()
             && sent.method != Method::GET
         {
             self.note(&format!("{} {} {}: {code}", sent.process, sent.method, sent.path));
-        }
-    }
-
-    /// A NodeController that knows what it wrote does not write it once more, for the state before it. Its patches are lists
-    /// of steps; a NodeSetController leaves that to the version that its merge patches name.
-    fn check_patch(&self, sent: &Sent, code: StatusCode, version: &Value) {
-        let mut state = self.state.lock();
-        if code.is_success() {
-            let accepted = Accepted { sent: sent.clone(), version: version.clone(), heard: None };
-            state.accepted.insert(sent.path.clone(), accepted);
-            return;
-        }
-        let is_refused = matches!(code, StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY);
-        let last = state.accepted.get(&sent.path).filter(|last| last.version == *version);
-        let is_repeated = is_refused && last.is_some_and(|last| last.is_repeated_by(sent));
-        drop(state);
-        if is_repeated {
-            self.violate(&format!("{} repeats its patch of {}", sent.process, sent.path));
         }
     }
 

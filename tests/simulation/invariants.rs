@@ -85,7 +85,9 @@ pub struct Invariants {
     /// Nodes that were deleted after cluster-autoscaler had named them.
     named: BTreeSet<String>,
     /// When others made each Node that they have made.
-    foreign: BTreeMap<String, Instant>,
+    made_by_others: BTreeMap<String, Instant>,
+    /// Until when a watch may not show yet that the kubelet of a Node reports again.
+    found: BTreeMap<String, Instant>,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
     /// Revision to which each set's rollout has halted, and when.
@@ -330,15 +332,16 @@ impl Invariants {
             }
             // No client sees a Node, and its pod CIDR, at the moment that another one makes it.
             if by.is_none() {
-                self.foreign.insert(node.clone(), now);
+                self.made_by_others.insert(node.clone(), now);
             }
-            let is_foreign = |node: &str| self.foreign.get(node).is_some_and(|at| at.elapsed() < self.memory);
+            let is_unseen =
+                |node: &str| self.made_by_others.get(node).is_some_and(|at| at.elapsed() < self.memory);
             if let Some(cidr) = after["spec"]["podCIDR"].as_str()
                 && let Some(other) = self.cidrs.insert(cidr.to_owned(), node.clone())
                 && is_elected
                 && !is_stray
                 && other != node
-                && !is_foreign(&other)
+                && !is_unseen(&other)
                 && nodes.iter().any(|one| name(one) == other)
             {
                 return Some(format!("{node} and {other} have the pod CIDR {cidr}"));
@@ -365,21 +368,21 @@ impl Invariants {
             // Where the machine is lost, nothing unmounts it.
             if self.has_machine(&node, by)
                 && let Some(volume) = attached
-                && !self.seemed_lost(&node)
+                && !self.may_seem_lost(&node)
                 && !is_drained_for(server, after, self.time)
             {
                 return Some(format!("{node} goes, and {} is attached to it", name(volume)));
             }
             let left = pods.iter().find(|pod| pod["spec"]["nodeName"] == node.as_str() && !has_ended(pod));
             return left
-                .filter(|_| by_us && !self.seemed_lost(&node))
+                .filter(|_| by_us && !self.may_seem_lost(&node))
                 .filter(|_| !is_drained_for(server, after, self.time - LAST_GRACE))
                 .map(|pod| format!("{node} goes, and pod {} is on it", name(pod)));
         }
         if is_out_of_service(after)
             && !is_out_of_service(before)
             && (self.has_machine(&node, by) || self.is_made_again(before))
-            && !self.seemed_lost(&node)
+            && !self.may_seem_lost(&node)
             && !is_drained_for(server, after, self.time)
             && let Some(pod) = self.drains.forgotten(server, &node)
         {
@@ -415,9 +418,10 @@ impl Invariants {
         }
         let waits = |one: &Arc<Value>| name(one) == set && one["spec"]["minReadyTime"] == "7s";
         let waits = || server.objects("kube-node.io", "nodesets").iter().any(waits);
-        // Nor may it show yet that a Node which had been lost works again.
-        let is_found = !is_ready(before) && is_ready(after) && !has_taint(before);
-        if is_found || !counts(before) && counts(after) && (self.freezes || waits()) {
+        if !is_ready(before) && is_ready(after) && !has_taint(before) {
+            self.found.insert(node.clone(), now + self.memory.min(YOUNG));
+        }
+        if !counts(before) && counts(after) && (self.freezes || waits()) {
             self.young.insert(node.clone(), now + YOUNG);
         }
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);
@@ -425,7 +429,8 @@ impl Invariants {
         let is_started = taints(before).all(|key| key != STARTUP);
         let starts_to_drain = !is_draining(before) && is_draining(after) && is_started && !is_young;
         // A Node that was unavailable lately may have been so when its drain was decided.
-        let seemed_lost = self.excused.get(&node).is_some_and(|until| *until > now);
+        let seemed_lost =
+            self.excused.get(&node).is_some_and(|until| *until > now) || self.was_found_lately(&node);
         if starts_to_drain && by_us && counts(before) && !seemed_lost && !self.named.contains(&node) {
             let left = of_set.iter().filter(|one| counts(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
@@ -446,10 +451,14 @@ impl Invariants {
 }
 
 impl Invariants {
-    /// Returns true if a watch may show, or have shown, that a Node does not work.
-    fn seemed_lost(&self, node: &str) -> bool {
-        let is_young = self.young.get(node).is_some_and(|until| *until > Instant::now());
-        is_young || self.excused.contains_key(node)
+    /// Returns true if a watch may still show that a Node, whose kubelet reports again, does not work.
+    fn was_found_lately(&self, node: &str) -> bool {
+        self.found.get(node).is_some_and(|until| *until > Instant::now())
+    }
+
+    /// Returns true if an operator may have taken the machine of a Node for lost.
+    fn may_seem_lost(&self, node: &str) -> bool {
+        self.excused.contains_key(node) || self.was_found_lately(node)
     }
 
     /// Returns true if the process that wrote this runs the machine of a Node.

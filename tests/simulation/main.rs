@@ -23,6 +23,7 @@ mod log;
 mod network;
 mod objects;
 mod others;
+mod patches;
 mod process;
 mod reconciliations;
 mod run;
@@ -70,8 +71,7 @@ const SAMPLE: usize = 97;
 /// to another size than it was computed for; a named Node was made again, since one that could not be deleted counted as
 /// surplus; a deleted Node that waited for the budget kept cluster-autoscaler off; two workers that ran the same machines wrote
 /// over each other's statuses of pods; a deletion that was refused as a conflict, though nothing had changed, was not tried again
-/// for minutes. The others (35910, 37907, 40470, 42889 and
-/// 77886) showed checks that asked too much.
+/// for minutes. The others (35910, 37907, 40470, 42889 and 77886) showed checks that asked too much.
 const REGRESSIONS: [u64; 38] = [
     86, 102, 168, 79, 838, 944, 1135, 2426, 89, 655, 48, 1178, 600, 2363, 68, 2422, 11336, 16200, 18274,
     24964, 33456, 36507, 29549, 60042, 70192, 87165, 206, 35910, 37907, 38668, 40470, 42889, 56751, 57320,

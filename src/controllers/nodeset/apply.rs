@@ -38,7 +38,8 @@ pub(super) const BATCH: usize = 500;
 const RETRIES: usize = 32;
 /// Requeue delay after a failed write that the next reconciliation may repeat.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Time after which a deletion is tried again that met another state of its Node, if no watch has shown such a state.
+/// Time after which a deletion is tried again that was refused as a conflict, if no watch has shown another state of its Node
+/// by then. It is longer than watches usually lag: a second made rollouts too slow in the simulation.
 pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(10);
 
 /// Result of applying a plan.
@@ -50,7 +51,7 @@ pub(super) struct Applied {
     pub(super) more: bool,
     /// True if something failed that the next reconciliation repeats.
     pub(super) failed: bool,
-    /// True if a deletion met another state of its Node. The watch shows that state, if there is one.
+    /// True if a deletion was refused as a conflict. The watch shows the other state of the Node, if there is one.
     pub(super) conflict: bool,
     /// Number of Nodes whose deletion was sent because they did not start.
     pub(super) given_up: usize,

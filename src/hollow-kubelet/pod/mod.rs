@@ -187,7 +187,8 @@ fn is_shown(status: &PodStatus, shown: &PodStatus) -> bool {
         && status.init_containers == shown.init_containers
 }
 
-/// Hash of the parts of a status that kubelets alone write.
+/// Hash of those parts of a status that only kubelets write. It is equal for statuses of which [`is_shown`] compares these parts
+/// as equal.
 pub fn fingerprint(status: &PodStatus) -> u64 {
     let mut hasher = DefaultHasher::new();
     let PodStatus { phase, start_time, host_ip, pod_ip, containers, init_containers, .. } = status;

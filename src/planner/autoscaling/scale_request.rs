@@ -5,7 +5,8 @@
 //! another size. The same holds if the replicas are not those of the last answer.
 //!
 //! Without a response, the write may have been applied, or may be applied later. The set is then read first; if it
-//! still has the old version, a write without meaning changes the version ([`ApiCall::Fence`]), so that the lost write can no longer take effect.
+//! still has the old version, a write without meaning changes the version ([`ApiCall::Fence`]), so that the lost write
+//! can no longer take effect.
 
 use super::{ReplicaChange, ScaleRefusal, SetSnapshot, WriteCache};
 
