@@ -11,7 +11,7 @@ use std::{
 
 use http::Method;
 use jiff::Timestamp;
-use kube_node_api::names::{ANNOTATION_RESUMED_AT, LABEL_NODE_UID, MACHINE_NAMESPACE};
+use kube_node_api::names::{LABEL_NODE_UID, MACHINE_NAMESPACE};
 use kube_node_planner::drain::LAST_GRACE;
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
@@ -24,6 +24,7 @@ use crate::{
     checks::{CLAIM, LEASE, Sent},
     drains::{Drains, has_ended, is_drained_for, is_out_of_service},
     objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
+    statuses::Statuses,
 };
 
 /// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice.
@@ -60,14 +61,7 @@ pub struct Invariants {
     young: BTreeMap<String, Instant>,
     /// Until when an unavailable Node counts as available, since a watch may still show it so.
     excused: BTreeMap<String, Instant>,
-    /// Observed generation of each set, and when the set changed last.
-    observed: BTreeMap<String, (i64, Instant)>,
-    /// UIDs of sets whose status a late request has brought back.
-    old_statuses: BTreeSet<String>,
-    /// Rollout in each set's status, as its operator wrote it last, and when it was written first.
-    rollouts: BTreeMap<String, (Value, Instant)>,
-    /// When the class got another revision.
-    class_changed: Option<Instant>,
+    statuses: Statuses,
     /// Names of all Nodes so far.
     names: BTreeSet<String>,
     /// Until when a Node counts that a request of before made a second time.
@@ -90,8 +84,6 @@ pub struct Invariants {
     found: BTreeMap<String, Instant>,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
-    /// Revision to which each set's rollout has halted, and when.
-    halted: BTreeMap<String, (Value, String)>,
     /// Deletions that each process knows to be accepted: the process, and the UID of the Node.
     pub deleted: BTreeSet<(String, String)>,
     /// Process that made the pod of each machine at once, by the UID of its Node.
@@ -119,45 +111,10 @@ impl Invariants {
                     }
                     sizes.push((None, size.0, size.1));
                 }
-                let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
-                let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                let (last, changed) = self.observed.insert(uid.clone(), (observed, now)).unwrap_or((0, now));
-                if observed < last {
-                    return Some(format!("observedGeneration goes back from {last} to {observed}"));
-                }
-                if before.is_some_and(|before| before["status"] == after["status"]) {
-                    return None;
-                }
-                // A request that is carried out after its client gave it up brings an old status back.
-                if by.is_some_and(|sent| sent.at < changed || sent.is_given_up) {
-                    self.old_statuses.insert(uid);
-                    if after["status"]["rollout"]["haltTime"].is_null() {
-                        self.halted.remove(after["metadata"]["uid"].as_str().unwrap_or_default());
-                    }
-                    return None;
-                }
-                self.old_statuses.remove(&uid);
-                let halt = self.check_halt(after);
-                let (old, new) = (&before?["status"]["rollout"], &after["status"]["rollout"]);
-                if old == new {
-                    return halt;
-                }
-                // What such a request has brought back is replaced by what the operator knows, or is all that the next one
-                // knows.
-                let last = self.rollouts.get(&uid).cloned();
-                let (last, since) = last.unwrap_or((Value::Null, now));
-                let begun = if last["startTime"] == new["startTime"] { since } else { now };
-                self.rollouts.insert(uid, (new.clone(), begun));
-                // A class that had another revision meanwhile has come back to this one: that is another rollout.
-                if self.class_changed.is_some_and(|at| at > since) {
-                    return halt;
-                }
-                halt.or_else(|| rollout_goes_back(&last, new).and_then(|_| rollout_goes_back(old, new)))
+                self.statuses.check(after, before, by)
             }
             Some("NodeClass") => {
-                if before.is_some_and(|before| before["status"]["revision"] != after["status"]["revision"]) {
-                    self.class_changed = Some(now);
-                }
+                self.statuses.note_class(after, before);
                 None
             }
             Some("Node") => self.check_node(server, change, before, by),
@@ -202,8 +159,7 @@ impl Invariants {
                 });
                 let sets = server.objects("kube-node.io", "nodesets");
                 let names = |set: &&Arc<Value>| {
-                    let is_old =
-                        set["metadata"]["uid"].as_str().is_some_and(|uid| self.old_statuses.contains(uid));
+                    let is_old = self.statuses.is_brought_back(set);
                     let names = ["currentRevision", "updateRevision"].iter().any(|field| {
                         set["status"][field].as_str().is_some_and(|name| revision.ends_with(name))
                     });
@@ -228,35 +184,6 @@ impl Invariants {
             Some("Pod") => self.drains.check_pod(server, change, by, self.time),
             _ => None,
         }
-    }
-
-    /// A rollout that has halted stays so until there is another revision, or nothing to roll.
-    fn check_halt(&mut self, set: &Value) -> Option<String> {
-        let (uid, status) = (set["metadata"]["uid"].as_str()?.to_owned(), &set["status"]);
-        let (rollout, revision) = (&status["rollout"], &status["updateRevision"]);
-        let is_usable =
-            status["observedGeneration"].is_i64() && !status["waits"].to_string().contains("InvalidMachine");
-        // While a new revision is not stored, `updateRevision` stays the one before.
-        let is_of = |last: &Value| {
-            last == revision && (rollout["revision"].is_null() || rollout["revision"] == *last)
-        };
-        let last = self.halted.get(&uid).filter(|(last, _)| is_of(last));
-        let resumed = set["metadata"]["annotations"][ANNOTATION_RESUMED_AT].as_str().unwrap_or_default();
-        if last.is_none_or(|(_, halted)| resumed >= halted.as_str())
-            || is_usable && status["replicas"] == status["updatedReplicas"]
-        {
-            self.halted.remove(&uid);
-        } else if is_usable && rollout["haltTime"].is_null() {
-            return Some(format!(
-                "the rollout of {} to {revision} has halted, and goes on: {rollout}",
-                name(set)
-            ));
-        }
-        if rollout["haltTime"].is_string() {
-            let at = rollout["haltTime"].as_str().unwrap_or_default().to_owned();
-            self.halted.insert(uid, (rollout["revision"].clone(), at));
-        }
-        None
     }
 
     /// Returns true if no operator has renewed the Lease of the leader for this time.
@@ -482,14 +409,6 @@ fn node_uid(pod: &Value) -> String {
 /// Returns true if a Node counts for the budget of its set.
 fn counts(node: &Value) -> bool {
     is_available(node) && !is_drained(node)
-}
-
-/// A rollout to one revision has one start, and its progress never goes back.
-fn rollout_goes_back(before: &Value, after: &Value) -> Option<String> {
-    let is_same = before["revision"].is_string() && before["revision"] == after["revision"];
-    let progress = |rollout: &Value| rollout["progressTime"].as_str().unwrap_or_default().to_owned();
-    let goes_back = before["startTime"] != after["startTime"] || progress(after) < progress(before);
-    (is_same && goes_back).then(|| format!("the clock of a rollout goes back from {before} to {after}"))
 }
 
 /// Most Nodes and least available Nodes of a set.

@@ -30,6 +30,7 @@ mod run;
 mod scenario;
 mod schedule;
 mod shrink;
+mod statuses;
 
 use std::{
     env::var,
