@@ -40,7 +40,7 @@ const RETRIES: usize = 32;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Time after which a deletion is tried again that was refused as a conflict, if no watch has shown another state of its Node
 /// by then. It is longer than watches usually lag: a second made rollouts too slow in the simulation.
-pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(10);
+const AFTER_CONFLICT: Duration = Duration::from_secs(10);
 
 /// Result of applying a plan.
 #[derive(Debug, Default)]
@@ -65,6 +65,12 @@ impl Applied {
             self.problems.push(SetWait::of_set(reason, error.chain()));
         }
         self.failed = true;
+    }
+
+    /// Time until a write is due again: a failed one, due in `failed`, or one that was refused as a conflict.
+    pub(super) fn retry_in(&self, failed: Option<Duration>) -> Option<Duration> {
+        let failed = failed.map(|left| left.max(RETRY));
+        failed.into_iter().chain(self.conflict.then_some(AFTER_CONFLICT)).min()
     }
 }
 

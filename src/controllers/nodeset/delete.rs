@@ -81,9 +81,15 @@ impl NodeSetController {
     }
 
     /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next
-    /// reconciliation sees the changed Node, and may choose another victim.
+    /// reconciliation sees the changed Node, and may choose another victim. Where it still sees the same state, a second
+    /// conflict is recorded as well.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
-        self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
+        let is_repeated = self.expectations(set, |expectations| {
+            let version = &*node.resource_version;
+            let is_repeated = expectations.unanswered().any(|sent| sent == (&*node.name, version));
+            expectations.deleting(&node.name, version);
+            is_repeated
+        });
         let result = api::delete(&self.node_api, &api::metadata(node), false).await;
         // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
@@ -101,7 +107,12 @@ impl NodeSetController {
             return Ok(());
         }
         let intent = failed_writes::intent(&node.uid);
-        self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied());
+        match &result {
+            Err(error) if error.is_conflict() && is_repeated && !changed => {
+                self.record_failure(set, Write::Delete, &node.name, intent, error);
+            }
+            _ => self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied()),
+        }
         self.context.metrics.node_deleted(result.as_ref().copied().map_err(ApiError::reason));
         result
     }

@@ -52,23 +52,21 @@ impl NodeSetController {
             let is_leaving = node.deleted_at.is_some() || expectations.is_deleted(&node.name);
             !is_leaving && refused.get(&node.name).is_none_or(Duration::is_zero)
         };
-        let conflicts = stream::iter(owned.clone())
+        applied.conflict = stream::iter(owned.clone())
             .filter(|node| ready(may_go(node)))
             .map(|node| async move { self.delete_one(set.name(), &node).await })
             .buffer_unordered(WRITES_AT_ONCE)
             // The Node was seen in an older state, for example before the garbage collector orphaned it.
-            .filter(|sent| ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
-            .count()
+            .fold(false, |conflict, sent| ready(conflict || sent.as_ref().is_err_and(ApiError::is_conflict)))
             .await;
         let retry_in = self.failed_writes(set.name(), |failures| {
             applied.problems.extend(failures.problems());
             failures.next_retry_in(environment::now())
         });
         self.write_leaving_status(set, &owned, &applied).await?;
-        Ok(match retry_in {
+        Ok(match applied.retry_in(retry_in) {
             _ if applied.failed => Action::Failed,
-            _ if conflicts > 0 => Action::RequeueAfter(Duration::from_millis(500)),
-            Some(left) => Action::RequeueAfter(left.max(RETRY)),
+            Some(left) => Action::RequeueAfter(left),
             None => Action::AwaitChange,
         })
     }

@@ -171,7 +171,9 @@ impl NodeSetController {
                 // exceed the budget. The same holds for a deletion that the watch has not shown yet.
                 let drain_refused = member.stage == DeletionStage::PendingDrain
                     && member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED);
-                member.deletion_refused = drain_refused || refused.contains_key(&node.name);
+                // A deletion that had no response may have been recorded as refused, and have taken effect.
+                let deletion_refused = node.deleted_at.is_none() && refused.contains_key(&node.name);
+                member.deletion_refused = drain_refused || deletion_refused;
                 let has_permit = || self.context.drain_permits.is_granted(&observed.name, &node.uid);
                 let goes = match member.stage {
                     DeletionStage::Staying => observed.expectations.is_leaving(&node.name),

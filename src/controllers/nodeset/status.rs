@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     NodeSetController, Result,
-    apply::{AFTER_CONFLICT, Applied, RETRY},
+    apply::{Applied, RETRY},
     observe::{Observed, member},
 };
 use crate::api::{self, patch_params};
@@ -81,11 +81,7 @@ impl NodeSetController {
         // The time of a retry is exact. That of a condition has whole seconds, and may be up to 1 s later
         // than it says.
         let left = plan.requeue_after.map(|left| left + RETRY);
-        let retry_in = retry_in
-            .map(|left| left.max(RETRY))
-            .into_iter()
-            .chain(applied.conflict.then_some(AFTER_CONFLICT));
-        let left = left.into_iter().chain(retry_in).min();
+        let left = left.into_iter().chain(applied.retry_in(retry_in)).min();
         Ok(match left {
             _ if applied.failed => Action::Failed,
             _ if applied.more => Action::RequeueAfter(Duration::ZERO),
