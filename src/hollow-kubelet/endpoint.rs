@@ -59,7 +59,7 @@ impl Endpoints {
             listeners.release(port);
         }
         let current = machine.and_then(|endpoint| endpoint.ip);
-        if let Some(ip) = parse(node.internal_ip.as_deref()).filter(|ip| current != Some(*ip)) {
+        if let Some(ip) = machine_ip(node).filter(|ip| current != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
@@ -106,7 +106,10 @@ impl Endpoints {
         let shown = node.and_then(|node| parse(node.internal_ip.as_deref()));
         match (&self.listeners, ip) {
             (Some(listeners), _) if port != 0 => listeners.close(port),
-            (_, Some(ip)) if port == 0 && shown != Some(ip) => self.addresses.release(ip),
+            // An address that was given from outside may be one of a pod as well.
+            (_, Some(ip)) if port == 0 && shown != Some(ip) && MACHINES.contains(ip) => {
+                self.addresses.release(ip);
+            }
             _ => {}
         }
     }

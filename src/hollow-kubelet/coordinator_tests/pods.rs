@@ -146,6 +146,29 @@ fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
 }
 
 #[test]
+fn a_node_that_shows_another_address_takes_none_from_a_pod() {
+    let cidr = "10.128.3.0/29";
+    // A machine that is a pod of another cluster may have any address.
+    let shows = |ip: &str| {
+        Arc::new(NodeView {
+            internal_ip: Some(ip.to_owned()),
+            pod_cidr: Some(cidr.to_owned()),
+            ..node("a", 1)
+        })
+    };
+    let status =
+        PodStatus { phase: "Running".into(), pod_ip: Some("10.128.3.2".into()), ..PodStatus::default() };
+    let pod = PodView { status, ..pod("p", "a") };
+    let mut world = World::new(vec![(*shows("10.128.3.2")).clone()], vec![pod]);
+    world.create("a", None);
+    world.run(1);
+    let (old, new, now) = (shows("10.128.3.2"), shows("10.128.3.3"), world.clock(1));
+    world.coordinator.node_changed(Some(&old), Some(&new), now);
+    let next = world.coordinator.endpoints.addresses.for_pod(crate::addresses::Block::of_cidr(cidr));
+    assert_eq!(next.map(|ip| ip.to_string()).as_deref(), Some("10.128.3.3"));
+}
+
+#[test]
 fn a_block_of_24_bits_has_room_for_all_pods_of_a_node_and_two_processes_share_none() {
     let process = |name: &str, cidr: &str| {
         let node = NodeView { pod_cidr: Some(cidr.to_owned()), ..node(name, 1) };
