@@ -51,15 +51,15 @@ impl Statuses {
         let brought_back = self.brought_back.remove(&uid).unwrap_or_default();
         let halt = self.check_halt(after);
         let (old, new) = (&before?["status"]["rollout"], &after["status"]["rollout"]);
-        if old == new {
-            return halt;
-        }
         // What such requests have brought back is replaced by what the operator knows, or one of them is all that
         // the next operator knows.
         let last = self.rollouts.get(&uid).cloned();
         let (last, since) = last.unwrap_or((Value::Null, now));
         let begun = if last["startTime"] == new["startTime"] { since } else { now };
         self.rollouts.insert(uid, (new.clone(), begun));
+        if old == new {
+            return halt;
+        }
         // A class that had another revision meanwhile has come back to this one: that is another rollout.
         if self.class_changed.is_some_and(|at| at > since) {
             return halt;
