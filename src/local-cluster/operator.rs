@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ContainerState, ContainerStatus, Node, Pod},
@@ -41,13 +41,11 @@ const FOREIGN: [&str; 2] = ["exec format error", "no match for platform in manif
 /// Label with the version of the program.
 const VERSION: &str = "app.kubernetes.io/version";
 
-/// Objects of the operator, which runs `image`; [`images::KUBE_NODE`] when absent.
-pub(super) fn objects(image: Option<&str>) -> anyhow::Result<Vec<Manifest>> {
+/// Objects of the operator, which runs `image`.
+fn objects(image: &str) -> anyhow::Result<Vec<Manifest>> {
     let mut objects = parse("operator.yaml", TEXT)?;
-    if let Some(image) = image {
-        for (object, _) in &mut objects {
-            replace(&mut object.data, images::KUBE_NODE, image);
-        }
+    for (object, _) in &mut objects {
+        replace(&mut object.data, images::KUBE_NODE, image);
     }
     Ok(objects)
 }
@@ -62,10 +60,10 @@ fn replace(value: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// Everything that [`setup`] applies, in its order; without `operator` what [`install`] does.
-pub fn everything(operator: bool, image: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
+/// Everything that [`setup`] applies, in its order; without the image of an operator what [`install`] does.
+pub fn everything(image: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
     let mut all = manifests::everything()?;
-    if operator {
+    if let Some(image) = image {
         all.extend(objects(image)?);
     }
     Ok(all.into_iter().map(|(object, _)| object).collect())
@@ -85,17 +83,56 @@ pub async fn refuse_release(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Version of the operator that `setup` has installed before, if another one.
-pub async fn other_version(client: &Client) -> anyhow::Result<Option<String>> {
-    let there = deployments(client).get_metadata_opt(NAME).await;
-    let there = there.with_context(|| format!("cannot read Deployment {NAME} in {NAMESPACE}"))?;
-    let version = there.and_then(|own| own.labels().get(VERSION).cloned());
-    Ok(version.filter(|version| version != env!("CARGO_PKG_VERSION")))
+/// An operator that [`setup`] has installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Version of kube-node, by the label of the Deployment.
+    pub version: String,
+    /// Image that the operator runs.
+    pub image: String,
 }
 
-/// Installs kube-node, with its `operator` if that is asked for, or changes what another call has installed.
-pub async fn setup(client: &Client, operator: bool, image: Option<&str>) -> anyhow::Result<()> {
-    let objects = if operator { objects(image)? } else { Vec::new() };
+impl Installed {
+    /// Reads it from the Deployment; None if there is none.
+    pub async fn read(client: &Client) -> anyhow::Result<Option<Self>> {
+        let there = deployments(client).get_opt(NAME).await;
+        let there = there.with_context(|| format!("cannot read Deployment {NAME} in {NAMESPACE}"))?;
+        Ok(there.and_then(|own| {
+            let version = own.labels().get(VERSION)?.clone();
+            let containers = own.spec?.template.spec?.containers;
+            Some(Self { version, image: containers.into_iter().next()?.image? })
+        }))
+    }
+
+    /// Returns true if it is of another version than this program.
+    pub fn is_other(&self) -> bool {
+        self.version != env!("CARGO_PKG_VERSION")
+    }
+
+    /// Image of this version, where none is named: that which runs, if it is of this version.
+    ///
+    /// # Errors
+    ///
+    /// An image of another version that is not one of ours: its name does not tell that of this version.
+    pub fn next_image(&self) -> anyhow::Result<&str> {
+        let repository = |image: &str| image.rsplit_once(':').map(|(name, _)| name.to_owned());
+        if !self.is_other() {
+            return Ok(&self.image);
+        }
+        ensure!(
+            repository(&self.image) == repository(images::KUBE_NODE),
+            "the operator of version {} runs {}: name the image of {} with --image",
+            self.version,
+            self.image,
+            env!("CARGO_PKG_VERSION")
+        );
+        Ok(images::KUBE_NODE)
+    }
+}
+
+/// Installs kube-node, with an operator if its `image` is named, or changes what another call has installed.
+pub async fn setup(client: &Client, image: Option<&str>) -> anyhow::Result<()> {
+    let objects = image.map(objects).transpose()?.unwrap_or_default();
     try_out(client, manifests::everything()?.iter().chain(&objects)).await?;
     install(client).await?;
     for object in &objects {
@@ -108,7 +145,7 @@ pub async fn setup(client: &Client, operator: bool, image: Option<&str>) -> anyh
 /// objects go first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
 /// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its namespace.
 ///
-/// Returns the namespaces that stay, since they were there before the installation.
+/// Returns the namespaces that stay, since [`setup`] did not create them.
 pub async fn uninstall(client: &Client) -> anyhow::Result<Vec<String>> {
     let removal = Removal::of(client).await?;
     removal.try_out(client).await?;
@@ -132,14 +169,14 @@ struct Removal {
     crds: Vec<Manifest>,
     /// All other objects that are deleted, in the order of their deletion.
     others: Vec<Manifest>,
-    /// Namespaces that were there before the installation, and stay.
+    /// Namespaces that [`setup`] did not create, and that stay.
     namespaces_of_others: Vec<Manifest>,
 }
 
 impl Removal {
     async fn of(client: &Client) -> anyhow::Result<Self> {
         let (mut others, mut namespaces_of_others) = (Vec::new(), Vec::new());
-        for manifest in [manifests::all()?, objects(None)?].concat() {
+        for manifest in [manifests::all()?, objects(images::KUBE_NODE)?].concat() {
             if manifest.0.name_any() == LEASES_NAMESPACE {
                 continue;
             }
@@ -279,14 +316,29 @@ mod tests {
 
     #[test]
     fn an_image_replaces_that_of_the_operator_and_of_its_machines() {
-        let text = serde_json::to_string(&everything(true, Some("example.com/a:1")).unwrap()).unwrap();
+        let text = serde_json::to_string(&everything(Some("example.com/a:1")).unwrap()).unwrap();
         assert_eq!(text.matches("example.com/a:1").count(), 2);
         assert!(!text.contains(images::KUBE_NODE));
-        let strange = serde_json::to_string(&everything(true, Some("a\nkind: Pod")).unwrap()).unwrap();
+        let strange = serde_json::to_string(&everything(Some("a\nkind: Pod")).unwrap()).unwrap();
         assert_eq!(strange.matches("a\\nkind: Pod").count(), 2);
-        let usual = serde_json::to_string(&everything(true, None).unwrap()).unwrap();
+        let usual = serde_json::to_string(&everything(Some(images::KUBE_NODE)).unwrap()).unwrap();
         assert_eq!(usual.matches(images::KUBE_NODE).count(), 2);
-        assert!(everything(true, None).unwrap().len() > everything(false, None).unwrap().len());
+        assert!(everything(Some(images::KUBE_NODE)).unwrap().len() > everything(None).unwrap().len());
+    }
+
+    #[test]
+    fn an_image_that_was_chosen_stays_until_there_is_another_version() {
+        let next = |version: &str, image: &str| {
+            let own = Installed { version: version.to_owned(), image: image.to_owned() };
+            own.next_image().map(str::to_owned).map_err(|error| error.to_string())
+        };
+        let (this, pushed) = (env!("CARGO_PKG_VERSION"), "example.com:5000/a@sha256:12");
+        assert_eq!(next(this, pushed).as_deref(), Ok(pushed));
+        assert_eq!(next("0.0.1", "localhost/kube-node:0.0.1").as_deref(), Ok(images::KUBE_NODE));
+        let wanted =
+            format!("the operator of version 0.0.1 runs {pushed}: name the image of {this} with --image");
+        assert_eq!(next("0.0.1", pushed), Err(wanted));
+        assert!(next("0.0.1", "example.com/kube-node:0.0.1").is_err());
     }
 
     #[test]

@@ -103,6 +103,30 @@ fn objects_are_accepted() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
+/// A reader applies these beside nodes whose containers run.
+#[test]
+fn hollow_classes_keep_pods_off_that_are_not_for_them() {
+    let of_examples = files("examples", "yaml").into_iter().map(|path| {
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        (path.display().to_string(), text)
+    });
+    let readme = Document::read(&root(), "README.md");
+    let of_readme = readme.blocks.into_iter().filter(|block| block.language == "yaml");
+    let mut tainted = 0;
+    for (path, text) in of_examples.chain(of_readme.map(|block| ("README.md".to_owned(), block.text))) {
+        for object in text.split("\n---\n").filter(|object| is_whole(object)) {
+            let object: serde_json::Value = serde_norway::from_str(object).unwrap();
+            let taints = object["spec"]["template"]["taints"].as_array();
+            let is_tainted = |taint: &serde_json::Value| taint["key"] == "kube-node.io/hollow";
+            if object["kind"] == "NodeClass" {
+                assert!(taints.is_some_and(|taints| taints.iter().any(is_tainted)), "{path}: {object}");
+                tainted += 1;
+            }
+        }
+    }
+    assert!(tainted > 4, "{tainted} classes");
+}
+
 /// Whether it is an object, and not a part of one.
 fn is_whole(text: &str) -> bool {
     let has = |field: &str| text.lines().any(|line| line.starts_with(field));

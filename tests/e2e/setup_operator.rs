@@ -200,15 +200,36 @@ fn from_an_empty_cluster_and_back() {
     }
     own.cluster.kubectl(&[&role[..], &["meta.helm.sh/release-name-"]].concat());
 
-    let label = ["-n", "kube-node-system", "label", "--overwrite", "deployment", "kube-node-operator"];
-    own.cluster.kubectl(&[&label[..], &["app.kubernetes.io/version=0.0.1"]].concat());
+    let place = ["-n", "kube-node-system"];
+    let label =
+        ["label", "--overwrite", "deployment", "kube-node-operator", "app.kubernetes.io/version=0.0.1"];
+    let label_old = [&place[..], &label].concat();
+    let images = || {
+        let deployment = own.cluster.kubectl(&[&place[..], &["get", "deployment", "-o", "json"]].concat());
+        deployment.matches("\"example.com/kube-node:2\"").count()
+            + deployment.matches("=example.com/kube-node:2\"").count()
+    };
+    own.cluster.kubectl(&label_old);
     let said = own.says(&["setup"]);
     assert!(said.starts_with("The operator of version 0.0.1 stays, and gets the kinds, "), "{said}");
     let said = own.says(&["setup", "--operator", "--no-wait", "--image", "example.com/kube-node:2"]);
     assert!(said.starts_with("The operator of version 0.0.1 becomes "), "{said}");
+    let version = || {
+        own.cluster.kubectl(
+            &[&place[..], &["get", "deployment", "-o", "jsonpath={.items[*].metadata.labels}"]].concat(),
+        )
+    };
+    assert!(version().contains(env!("CARGO_PKG_VERSION")), "{}", version());
+    // An image that was chosen stays, until a version comes whose image nobody has named.
+    own.says(&["setup", "--operator", "--no-wait"]);
+    assert_eq!(images(), 2);
+    own.cluster.kubectl(&label_old);
+    let refusal = own.refuses(&["setup", "--operator", "--no-wait"], "kubeconfig");
+    let wanted = "the operator of version 0.0.1 runs example.com/kube-node:2: name the image of ";
+    assert!(refusal.contains(wanted), "{refusal}");
 
     let said = own.says(&["cleanup", "--operator"]);
-    let stays = "Namespace kubemark stays: it was there before setup.\nAll that setup installed is gone.\n";
+    let stays = "Namespace kubemark stays: setup did not create it.\nAll that setup installed is gone.\n";
     assert!(said.ends_with(stays), "{said}");
     assert_same(&before, &own.objects());
 }
@@ -270,4 +291,9 @@ fn what_is_printed_can_be_applied() {
     let listed = own.says(&["setup", "--operator", "--dry-run=client"]);
     assert!(listed.contains("deployment/kube-node-operator (dry run)\n"), "{listed}");
     assert_eq!(listed.lines().count(), yaml.lines().filter(|line| *line == "---").count());
+    // Nobody knows whether the namespaces were there before.
+    let said = own.says(&["cleanup", "--operator"]);
+    for namespace in ["kube-node-system", "kubemark"] {
+        assert!(said.contains(&format!("Namespace {namespace} stays: setup did not create it.\n")), "{said}");
+    }
 }

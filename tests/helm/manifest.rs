@@ -12,7 +12,7 @@ const FILE: &str = "src/local-cluster/operator.yaml";
 
 /// Kind and name of what `setup` applies without `--operator`.
 fn applied() -> BTreeSet<(String, String)> {
-    let objects = local_cluster::operator::everything(false, None).unwrap();
+    let objects = local_cluster::operator::everything(None).unwrap();
     objects.iter().map(|object| serde_json::to_value(object).unwrap()).map(|object| key(&object)).collect()
 }
 

@@ -83,7 +83,7 @@ impl Cleanup {
 
 async fn uninstall_all(client: &Client) -> anyhow::Result<()> {
     for namespace in operator::uninstall(client).await? {
-        print_line(format_args!("Namespace {namespace} stays: it was there before setup."));
+        print_line(format_args!("Namespace {namespace} stays: setup did not create it."));
     }
     print_line("All that setup installed is gone.");
     Ok(())

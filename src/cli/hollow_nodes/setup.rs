@@ -6,7 +6,10 @@ use clap::{Args, ValueEnum};
 use kube::Client;
 use kube_node_api::GoDuration;
 use kube_node_controllers::kubernetes_version;
-use local_cluster::{NAMESPACE, operator};
+use local_cluster::{
+    NAMESPACE, images,
+    operator::{self, Installed},
+};
 
 use super::ClusterArgs;
 use crate::{manifest::document, operator_probe::probe, print_line};
@@ -19,7 +22,8 @@ pub struct Setup {
     /// Also install the operator, as the chart does with its default values
     #[arg(long)]
     operator: bool,
-    /// Image of the operator and of kubemark machines; localhost/kube-node of this version when absent
+    /// Image of the operator and of kubemark machines; when absent that of the operator that is there, else localhost/kube-node of
+    /// this version
     #[arg(long, value_name = "IMAGE", requires = "operator")]
     image: Option<String>,
     /// Apply nothing; client: print the objects, without a cluster
@@ -58,17 +62,17 @@ impl Setup {
             eprintln!("note: {warning}");
         }
         operator::refuse_release(&client).await?;
-        let other = operator::other_version(&client).await?;
+        let there = Installed::read(&client).await?;
         if self.operator {
-            return self.install_operator(&client, other).await;
+            return self.install_operator(&client, there.as_ref()).await;
         }
-        if let Some(other) = other {
+        if let Some(Installed { version, .. }) = there.filter(Installed::is_other) {
             print_line(format_args!(
-                "The operator of version {other} stays, and gets the kinds, roles and policies of {}: kube-node setup --operator brings the operator of that version too.",
+                "The operator of version {version} stays, and gets the kinds, roles and policies of {}: kube-node setup --operator brings the operator of that version too.",
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        operator::setup(&client, false, None).await?;
+        operator::setup(&client, None).await?;
         print_line(format_args!(
             "Installed: the kinds NodeClass and NodeSet, namespaces, roles and admission policies (namespace {NAMESPACE})"
         ));
@@ -83,7 +87,8 @@ impl Setup {
     }
 
     fn print(&self) -> anyhow::Result<()> {
-        for object in operator::everything(self.operator, self.image.as_deref())? {
+        let image = self.operator.then(|| self.image.as_deref().unwrap_or(images::KUBE_NODE));
+        for object in operator::everything(image)? {
             let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
             match self.output {
                 Some(Format::Yaml) => print_line(document(&object)?),
@@ -97,15 +102,20 @@ impl Setup {
         Ok(())
     }
 
-    /// Installs the operator in place of that of version `other`, if there is one.
-    async fn install_operator(&self, client: &Client, other: Option<String>) -> anyhow::Result<()> {
-        if let Some(other) = other {
+    /// Installs the operator, in place of that which is there.
+    async fn install_operator(&self, client: &Client, there: Option<&Installed>) -> anyhow::Result<()> {
+        let image = match (self.image.as_deref(), there) {
+            (Some(image), _) => image,
+            (None, Some(there)) => there.next_image()?,
+            (None, None) => images::KUBE_NODE,
+        };
+        if let Some(Installed { version, .. }) = there.filter(|there| there.is_other()) {
             print_line(format_args!(
-                "The operator of version {other} becomes {}.",
+                "The operator of version {version} becomes {}.",
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        operator::setup(client, true, self.image.as_deref()).await?;
+        operator::setup(client, Some(image)).await?;
         print_line(format_args!(
             "Installed: the operator in namespace {NAMESPACE}, the kinds NodeClass and NodeSet, roles and admission policies"
         ));
