@@ -14,6 +14,8 @@ pub struct Bug {
     pub name: String,
     /// A schedule that is known to find it.
     pub seed: Option<u64>,
+    /// A scenario that is known to find it, with a fault or without one.
+    pub scenario: Option<String>,
     pub edits: Vec<Edit>,
 }
 
@@ -35,6 +37,7 @@ pub struct Edit {
 struct Entry {
     name: String,
     seed: Option<u64>,
+    scenario: Option<String>,
     file: Option<String>,
     find: Option<String>,
     replace: Option<String>,
@@ -67,7 +70,7 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-fn bug(Entry { name, seed, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
+fn bug(Entry { name, seed, scenario, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
     match (file, find, replace) {
         (Some(file), Some(find), Some(replace)) => edits.push(Edit { file, find, replace }),
         (None, None, None) if !edits.is_empty() => {}
@@ -78,5 +81,5 @@ fn bug(Entry { name, seed, file, find, replace, mut edits }: Entry) -> anyhow::R
         edits.iter().any(|edit| edit.replace.contains(&switch)),
         "no edit of bug {name} is under planted({switch})"
     );
-    Ok(Bug { name, seed, edits })
+    Ok(Bug { name, seed, scenario, edits })
 }

@@ -58,13 +58,16 @@ fn main() -> anyhow::Result<ExitCode> {
         let name = Some(bug.name.as_str());
         let known = bug.seed.map(|seed| seed..seed + 1);
         let mut found = None;
+        if let Some(scenario) = &bug.scenario {
+            found = simulation.systematic(name, scenario, options.limit)?;
+        }
         for seeds in known.into_iter().chain(std::iter::once(0..options.seeds)) {
             if found.is_none() {
                 found = simulation.random(name, seeds, options.limit)?;
             }
         }
         if found.is_none() {
-            found = simulation.systematic(name, options.limit)?;
+            found = simulation.systematic(name, "all", options.limit)?;
         }
         if let Some(Found { by, schedules, violation }) = found {
             println!("| {} | {by} | {schedules} | {} |", bug.name, violation.replace('|', "\\|"));
@@ -117,7 +120,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_those_that_there_are() {
-        let bug = |name: &str| Bug { name: name.to_owned(), seed: None, edits: Vec::new() };
+        let bug = |name: &str| Bug { name: name.to_owned(), seed: None, scenario: None, edits: Vec::new() };
         let all = [bug("a"), bug("b")];
         let error = choose(&all, &["c".to_owned()]).err().unwrap();
         assert_eq!(error.to_string(), "there is no bug c; there are: a, b");

@@ -86,9 +86,14 @@ impl<'a> Simulation<'a> {
         Ok(None)
     }
 
-    /// Runs all scenarios with a bug, each write with each fault, for `limit` at most.
-    pub fn systematic(&self, bug: Option<&str>, limit: Duration) -> anyhow::Result<Option<Found>> {
-        let End::Failed(output) = self.run(SYSTEMATIC, bug, ("KUBE_NODE_SCENARIO", "all"), limit)? else {
+    /// Runs a scenario with a bug, or `all`, each write with each fault, for `limit` at most.
+    pub fn systematic(
+        &self,
+        bug: Option<&str>,
+        scenario: &str,
+        limit: Duration,
+    ) -> anyhow::Result<Option<Found>> {
+        let End::Failed(output) = self.run(SYSTEMATIC, bug, ("KUBE_NODE_SCENARIO", scenario), limit)? else {
             return Ok(None);
         };
         let by = find(&output, "replay: ", '\n')

@@ -44,7 +44,7 @@ pub use fleet::{NODE_SET, count_nodes};
 pub use health::{Probe, client_of};
 pub use kube_ext::files;
 pub use layout::Layout;
-pub use manifests::{absent, release_secrets};
+pub use manifests::{absent, helm_release, release_secrets};
 pub use progress::Progress;
 pub use release::{RELEASES, Release};
 pub use state::State;

@@ -2,12 +2,13 @@
 //! operator's identity and rights, admission policies). `up` and `setup` apply the same objects, server-side,
 //! so a second time changes nothing.
 
-use std::{fmt::Debug, time::Duration};
+use std::{collections::HashSet, fmt::Debug, time::Duration};
 
 use anyhow::{Context, anyhow};
 use futures::future::try_join_all;
 use k8s_openapi::{
-    api::core::v1::Secret, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::{core::v1::Secret, rbac::v1::ClusterRole},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -19,13 +20,19 @@ use kube::{
     },
 };
 use kube_ext::error::refusal;
-use kube_node_api::names::{ANNOTATION_CREATED, FINALIZER_IN_USE, MACHINE_NAMESPACE};
+use kube_node_api::names::{
+    ANNOTATION_CREATED, FINALIZER_IN_USE, MACHINE_NAMESPACE, OPERATOR_SERVICE_ACCOUNT,
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::NAMESPACE;
 
+/// Annotation by which helm marks what belongs to a release.
+const HELM_RELEASE: &str = "meta.helm.sh/release-name";
+/// The same for the release's namespace.
+const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "kube-node-up";
 /// Files in the order in which they are applied: a namespace comes before the objects in it.
@@ -92,29 +99,53 @@ pub(super) async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::R
 }
 
 /// Objects of the files that do not exist, as kind and name, in an installation with these namespaces of operator
-/// and machines.
+/// and machines. A release of helm may lack a part that its values leave out.
 pub async fn absent(client: &Client, operator: &str, machines: &str) -> anyhow::Result<Vec<String>> {
     let chosen = |name: &mut String| match name.as_str() {
         NAMESPACE => operator.clone_into(name),
         MACHINE_NAMESPACE => machines.clone_into(name),
         _ => {}
     };
-    let mut absent = Vec::new();
-    for mut manifest in all()? {
-        let metadata = &mut manifest.0.metadata;
-        if let Some(namespace) = &mut metadata.namespace {
-            chosen(namespace);
-        }
-        if let Some(name) = metadata.name.as_mut().filter(|_| manifest.1.kind == "Namespace") {
-            chosen(name);
-        }
-        let title = title(&manifest);
-        let there = api(client, &manifest).get_metadata_opt(&manifest.0.name_any()).await;
-        if there.with_context(|| format!("cannot read {title}"))?.is_none() {
-            absent.push(title);
+    let (mut absent, mut present) = (Vec::new(), HashSet::new());
+    for (file, text) in FILES {
+        for mut manifest in parse(file, text)? {
+            let part = optional_part(file, &manifest);
+            let metadata = &mut manifest.0.metadata;
+            if let Some(namespace) = &mut metadata.namespace {
+                chosen(namespace);
+            }
+            if let Some(name) = metadata.name.as_mut().filter(|_| manifest.1.kind == "Namespace") {
+                chosen(name);
+            }
+            let title = title(&manifest);
+            let there = api(client, &manifest).get_metadata_opt(&manifest.0.name_any()).await;
+            if there.with_context(|| format!("cannot read {title}"))?.is_none() {
+                absent.push((part, title));
+            } else {
+                present.insert(part);
+            }
         }
     }
-    Ok(absent)
+    let has_release = helm_release(client).await?.is_some();
+    absent.retain(|(part, _)| part.is_none() || !has_release || present.contains(part));
+    Ok(absent.into_iter().map(|(_, title)| title).collect())
+}
+
+/// Part of the chart that an object belongs to, if values leave the whole of it out: hollow hosts, fairness, admission policies,
+/// the policy for protected labels.
+fn optional_part(file: &'static str, (object, resource): &Manifest) -> Option<(&'static str, bool, bool)> {
+    let is_policy = resource.kind.starts_with("ValidatingAdmission");
+    let is_of_labels = is_policy && object.name_any() == "kube-node-protected-labels";
+    (is_policy || ["hosts.yaml", "fairness.yaml"].contains(&file)).then_some((file, is_policy, is_of_labels))
+}
+
+/// Name and namespace of the release of helm that kube-node is; None if it was installed in another way, or not at all.
+pub async fn helm_release(client: &Client) -> anyhow::Result<Option<(String, String)>> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let role = roles.get_metadata_opt(OPERATOR_SERVICE_ACCOUNT).await;
+    let role = role.with_context(|| format!("cannot read ClusterRole {OPERATOR_SERVICE_ACCOUNT}"))?;
+    let annotation = |key| role.as_ref().and_then(|role| role.annotations().get(key)).cloned();
+    Ok(annotation(HELM_RELEASE).zip(annotation(HELM_NAMESPACE)))
 }
 
 /// Waits until an object meets a condition. `problem` names the condition that is not met. A watch that fails

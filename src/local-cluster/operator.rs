@@ -10,7 +10,6 @@ use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ContainerState, ContainerStatus, Node, Pod},
-    rbac::v1::ClusterRole,
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -23,7 +22,7 @@ use serde_json::Value;
 use super::{
     NAMESPACE, images,
     manifests::{
-        self, LEASES_NAMESPACE, Manifest, api, apply_manifest, give_up_fields, install,
+        self, LEASES_NAMESPACE, Manifest, api, apply_manifest, give_up_fields, helm_release, install,
         is_removable_namespace, namespace_is_ours, parse, release_secrets, remove, title, unless_gone,
         wait_for,
     },
@@ -31,10 +30,6 @@ use super::{
 
 /// The operator's own objects. Written by `KUBE_NODE_WRITE=1 cargo test --test helm`.
 const TEXT: &str = include_str!("operator.yaml");
-/// Annotation by which helm marks what belongs to a release.
-const HELM_RELEASE: &str = "meta.helm.sh/release-name";
-/// The same for the release's namespace.
-const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 /// Parts of the messages about a program for another architecture: the kernel's, and containerd's about an image for
 /// several architectures without that of the node.
 const FOREIGN: [&str; 2] = ["exec format error", "no match for platform in manifest"];
@@ -71,11 +66,7 @@ pub fn everything(image: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
 
 /// Refuses where helm has installed kube-node, which would undo what others change.
 pub async fn refuse_release(client: &Client) -> anyhow::Result<()> {
-    let roles: Api<ClusterRole> = Api::all(client.clone());
-    let role =
-        roles.get_metadata_opt(NAME).await.with_context(|| format!("cannot read ClusterRole {NAME}"))?;
-    let annotation = |key| role.as_ref().and_then(|role| role.annotations().get(key));
-    if let (Some(release), Some(namespace)) = (annotation(HELM_RELEASE), annotation(HELM_NAMESPACE)) {
+    if let Some((release, namespace)) = helm_release(client).await? {
         bail!(
             "the release {release} of helm in namespace {namespace} is kube-node already: change it with helm upgrade, or remove it with helm uninstall first"
         );

@@ -1,15 +1,16 @@
 //! An installation as on any cluster: the image comes out of a registry, and nothing is imported.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     net::IpAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     time::Instant,
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::ListParams};
+use kube::{Api, Client, api::ListParams};
 use kube_node_api::{ARCHITECTURE, names::MACHINE_PROGRAM};
 use kube_node_testing::{
     Fixture, TemporaryCluster, class_spec, create, real_node::said_of_pods, test_target,
@@ -21,7 +22,11 @@ use crate::{
     registry::Registry,
 };
 
+/// Namespace of `setup`.
 const NAMESPACE: &str = "kube-node-system";
+/// Namespaces that nothing has by default.
+const CHOSEN: &str = "nodes";
+const CHOSEN_OF_MACHINES: &str = "machines";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kube-node");
 
 pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
@@ -46,15 +51,17 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
     assert!(cleanup.status.success(), "{}", said(&cleanup));
     let start = Instant::now();
     let image = format!("image.repository={repository}");
-    let install = ["install", "kube-node", CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait"];
-    let limits = ["--wait-for-jobs", "--timeout", "4m", "--set", "replicas=1", "--set", &image];
+    let install = ["install", "kube-node", CHART, "--namespace", CHOSEN, "--create-namespace", "--wait"];
+    let machines = format!("machines.namespace={CHOSEN_OF_MACHINES}");
+    let values = ["--set", "replicas=1", "--set", &image, "--set", &machines];
+    let limits = [&["--wait-for-jobs", "--timeout", "4m"][..], &values].concat();
     let output = try_helm(&cluster.dir.join("kubeconfig"), &[&install[..], &limits].concat());
-    let events = || said_of_pods(&cluster, NAMESPACE);
+    let events = || said_of_pods(&cluster, CHOSEN);
     assert!(output.status.success(), "{}\n{}", said(&output), events());
     println!("helm install with that image: {:.1} s", start.elapsed().as_secs_f64());
 
     let client = cluster.client().await;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), CHOSEN);
     let of_operator = ListParams::default().labels("app.kubernetes.io/component=operator");
     let operators = pods.list(&of_operator).await.unwrap().items;
     assert_eq!(operators.len(), 1, "{}", events());
@@ -70,10 +77,18 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
     own.create_set(3, json!({})).await;
     own.settled(3).await;
     own.clean_up().await;
+    machines_in_pods(&cluster, &client).await;
+    let doctor = ["doctor", "--namespace", CHOSEN, "--machine-namespace", CHOSEN_OF_MACHINES];
+    let output = cluster.kube_node(&doctor);
+    assert!(output.status.success(), "{}", said(&output));
+    for namespace in [NAMESPACE, "kubemark"] {
+        let absent = cluster.try_kubectl(&["get", "namespace", namespace]);
+        assert!(said(&absent).contains("NotFound"), "{}", said(&absent));
+    }
 
     let output = try_helm(
         &cluster.dir.join("kubeconfig"),
-        &["uninstall", "kube-node", "--namespace", NAMESPACE, "--wait"],
+        &["uninstall", "kube-node", "--namespace", CHOSEN, "--wait"],
     );
     assert!(output.status.success(), "{}", said(&output));
     cluster.kubectl(&[
@@ -85,6 +100,21 @@ pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
     ]);
     foreign_image(&cluster, &repository);
     two_commands(&cluster, &format!("{repository}:{version}"));
+}
+
+/// A kubemark machine in the namespace that was chosen: its certificate is approved, and the policies let it work.
+async fn machines_in_pods(cluster: &TemporaryCluster, client: &Client) {
+    let own = Fixture::of(client.clone(), "pulled-pods");
+    let mut class = class_spec();
+    class["nodeController"] = json!("kubemark");
+    class["template"] = json!({"taints": [{"key": "example.com/hollow", "effect": "NoSchedule"}]});
+    create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class})).await.unwrap();
+    own.create_set(1, json!({})).await;
+    own.settled(1).await;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), CHOSEN_OF_MACHINES);
+    let events = || said_of_pods(cluster, CHOSEN_OF_MACHINES);
+    assert_eq!(pods.list(&ListParams::default()).await.unwrap().items.len(), 1, "{}", events());
+    own.clean_up().await;
 }
 
 /// An operator whose image is of another architecture than the node does not start, and the command says so.
@@ -136,12 +166,17 @@ fn two_commands(cluster: &TemporaryCluster, image: &str) {
     }
 }
 
-/// Pushes the image of this build, whose layer no imported image has: the machine program is missing. Returns the last line.
+/// Pushes the image of this build, whose layer no imported image has: a byte is added to the machine program. Returns the last
+/// line.
 fn push(repository: &str, args: &[&str]) -> String {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("pushed-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let program = dir.join("kube-node");
     fs::hard_link(Path::new(PROGRAM), &program).unwrap();
+    let mut machine = fs::read(env!("CARGO_BIN_EXE_kube-node-machine")).unwrap();
+    machine.push(0);
+    fs::write(dir.join(MACHINE_PROGRAM), machine).unwrap();
+    fs::set_permissions(dir.join(MACHINE_PROGRAM), Permissions::from_mode(0o755)).unwrap();
     let output = Command::new(&program)
         .args(["image", "--push", repository, "--plain-http"])
         .args(args)

@@ -147,6 +147,12 @@ impl Schedule {
             Action::ClockError(n, seconds) => {
                 host(*n).set_clock_error(jiff::SignedDuration::from_secs(*seconds));
             }
+            Action::Late(resource, seconds) => {
+                cluster.faults.delay(resource, Duration::from_secs(*seconds));
+            }
+            Action::StopAtRenewal(n, seconds) => {
+                host(*n).stop_at_next_renewal(Duration::from_secs(*seconds));
+            }
             Action::RestartAutoscaler => restarted.notify_waiters(),
             Action::LoseMachine(n, ends) => lose_machine(others, &cluster.server, *n, *ends),
             Action::Need(needed) => {

@@ -16,7 +16,7 @@ use kube_node_api::names::OPERATOR_NAMESPACE;
 use kube_node_testing::{api_server::ApiServer, simulated_time};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     autoscaler_checks::ScalingChecks,
@@ -26,6 +26,7 @@ use crate::{
     log::{Entry, Happened, SHOWN, about, line},
     objects::{is_available, name},
     patches::Patches,
+    permits::OfProcess,
 };
 
 /// Lease duration of the operators' election.
@@ -80,6 +81,7 @@ impl Sent {
 pub struct Checks {
     state: Mutex<State>,
     scaling: Mutex<ScalingChecks>,
+    violated: Notify,
     begun: Instant,
     prints_log: bool,
     prints_requests: bool,
@@ -127,7 +129,7 @@ impl Lately {
 }
 
 /// Process and UID of a deletion.
-fn deletion(sent: &Sent, body: &Value) -> (String, String) {
+fn deletion(sent: &Sent, body: &Value) -> OfProcess {
     (sent.process.clone(), body["preconditions"]["uid"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -137,6 +139,7 @@ impl Checks {
         Self {
             state: Mutex::default(),
             scaling: Mutex::default(),
+            violated: Notify::new(),
             begun: Instant::now(),
             prints_log: is_set("KUBE_NODE_LOG"),
             prints_requests: is_set("KUBE_NODE_REQUESTS"),
@@ -212,6 +215,11 @@ impl Checks {
         self.state.lock().violation.clone()
     }
 
+    /// Waits until something has happened that must not.
+    pub async fn violated(&self) {
+        self.violated.notified().await;
+    }
+
     /// Notes what must not happen; the first counts.
     pub fn violate(&self, what: &str) {
         let at = self.begun.elapsed().as_secs_f64();
@@ -223,6 +231,7 @@ impl Checks {
             shown.reverse();
             let requests = about(what, &state.sent);
             state.violation = Some(format!("after {at:.3} s: {what}\n{}{requests}", shown.join("\n")));
+            self.violated.notify_one();
         }
     }
 
@@ -320,7 +329,7 @@ impl Checks {
             }
             Method::DELETE => {
                 // A Node whose deletion was accepted is not deleted once more.
-                if self.state.lock().invariants.deleted.contains(&deletion(sent, body)) {
+                if self.state.lock().invariants.permits.is_deleted(&deletion(sent, body)) {
                     self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
                 }
                 let known = &body["preconditions"];
@@ -342,7 +351,11 @@ impl Checks {
             && sent.path.starts_with("/api/v1/nodes/")
             && sent.json()["dryRun"].is_null()
         {
-            state.invariants.deleted.insert(deletion(sent, sent.json()));
+            let found = state.invariants.permits.deleted(&deletion(sent, sent.json()));
+            drop(state);
+            if let Some(found) = found {
+                self.violate(&found);
+            }
         }
     }
 

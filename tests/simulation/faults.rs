@@ -167,6 +167,8 @@ pub struct Faults {
     refused: Mutex<Option<String>>,
     /// Resource that the processes may not write, and until when.
     forbidden: Mutex<Option<(&'static str, Instant)>>,
+    /// Resource of which the operators' watches show everything late, and by how much.
+    late: Mutex<Option<(&'static str, Duration)>>,
     /// Until when no request is answered.
     outage: Mutex<Option<Instant>>,
     /// What happens at the next scale request.
@@ -179,7 +181,7 @@ impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
         let Schedule { seed, faults, single, storm, page, spared, is_instant, .. } = schedule.clone();
-        let (writes, happened, refused, forbidden, outage, at_scale_request) = <_>::default();
+        let (writes, happened, refused, forbidden, late, outage, at_scale_request) = <_>::default();
         Self {
             seed,
             classes: faults,
@@ -193,6 +195,7 @@ impl Faults {
             happened,
             refused,
             forbidden,
+            late,
             outage,
             at_scale_request,
             overtaken: Notify::new(),
@@ -202,6 +205,18 @@ impl Faults {
     /// Takes the right to write a resource from all processes, for a time.
     pub fn forbid(&self, resource: &'static str, time: Duration) {
         *self.forbidden.lock() = Some((resource, self.until.min(Instant::now() + time)));
+    }
+
+    /// Delays what the operators' watch of this resource of the core group shows.
+    pub fn delay(&self, resource: &'static str, time: Duration) {
+        *self.late.lock() = Some((resource, time));
+    }
+
+    /// Delay of what an operator's watch of this path shows.
+    pub fn late(&self, path: &str) -> Duration {
+        let late = self.late.lock().filter(|_| Instant::now() < self.until);
+        let late = late.filter(|(resource, _)| path.strip_prefix("/api/v1/") == Some(*resource));
+        late.map_or(Duration::ZERO, |(_, time)| time)
     }
 
     /// Answers no request for a time. A quarter of the writes is carried out nevertheless, half of them later.

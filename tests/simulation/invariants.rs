@@ -24,6 +24,7 @@ use crate::{
     checks::{CLAIM, LEASE, Sent},
     drains::{Drains, has_ended, is_drained_for, is_out_of_service},
     objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
+    permits::Permits,
     statuses::Statuses,
 };
 
@@ -84,8 +85,7 @@ pub struct Invariants {
     found: BTreeMap<String, Instant>,
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
-    /// Deletions that each process knows to be accepted: the process, and the UID of the Node.
-    pub deleted: BTreeSet<(String, String)>,
+    pub permits: Permits,
     /// Process that made the pod of each machine at once, by the UID of its Node.
     machines: BTreeMap<String, String>,
     drains: Drains,
@@ -179,11 +179,28 @@ impl Invariants {
                         None => self.machines.remove(&node_uid(after)),
                     };
                 }
-                None
+                self.check_machine(server, change, by)
             }
             Some("Pod") => self.drains.check_pod(server, change, by, self.time),
             _ => None,
         }
+    }
+
+    /// A machine that is a pod does not go before the pods on it were asked to leave.
+    fn check_machine(&self, server: &ApiServer, change: &Change, by: Option<&Sent>) -> Option<String> {
+        let (after, before) = (&change.after, change.before.as_deref()?);
+        let is_leaving = |object: &Value| object["metadata"]["deletionTimestamp"].is_string();
+        let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
+        if !by_us || is_leaving(before) || has_ended(before) || !(change.deleted || is_leaving(after)) {
+            return None;
+        }
+        let (nodes, uid) = (server.objects("", "nodes"), node_uid(after));
+        let node = nodes.iter().find(|node| node["metadata"]["uid"] == *uid && is_leaving(node))?;
+        if self.may_seem_lost(&name(node)) || is_drained_for(server, node, self.time) {
+            return None;
+        }
+        let pod = self.drains.forgotten(server, &name(node))?;
+        Some(format!("{} loses its machine, and pod {pod} was not evicted", name(node)))
     }
 
     /// Returns true if no operator has renewed the Lease of the leader for this time.
@@ -277,6 +294,10 @@ impl Invariants {
         }
         let before = before?;
         self.drains.note_node(change);
+        if let Some(found) = by.filter(|_| by_us).and_then(|sent| self.permits.note_node(after, before, sent))
+        {
+            return Some(found);
+        }
         if change.deleted {
             self.named.remove(&node);
             self.cidrs.retain(|_, owner| *owner != node);

@@ -24,6 +24,7 @@ mod network;
 mod objects;
 mod others;
 mod patches;
+mod permits;
 mod process;
 mod reconciliations;
 mod run;
@@ -42,7 +43,11 @@ use std::{
 use http::Method;
 use kube_node_testing::seeds;
 
-use crate::{faults::Fault, scenario::Scenario, schedule::Schedule};
+use crate::{
+    faults::Fault,
+    scenario::Scenario,
+    schedule::{Action, Schedule},
+};
 
 /// Runs spend their time on small objects.
 #[global_allocator]
@@ -266,7 +271,7 @@ fn names_that_do_not_exist_are_refused_with_those_that_do() {
     let error = Scenario::named("roll-out").unwrap_err();
     assert_eq!(
         error,
-        "there is no scenario roll-out; there are: scale-up, scale-down, rollout, deletion, takeover"
+        "there is no scenario roll-out; there are: scale-up, scale-down, rollout, deletion, takeover, two-deletions, unseen-pods, last-pod-cidr, late-renewal"
     );
     let scenario = Scenario::named("scale-up").unwrap();
     let error = run_scenario(scenario, Some((99_999, Fault::Conflict)), 1).unwrap_err();
@@ -290,6 +295,26 @@ fn settings_that_do_not_go_together_are_refused() {
     assert!(parse("5..7", "rollout", "").unwrap_err().contains("set one of them"));
     assert!(parse("", "", "Conflict@17").unwrap_err().contains("needs a KUBE_NODE_SCENARIO"));
     assert!(parse("", "all", "Conflict@17").unwrap_err().contains("not of all"));
+}
+
+#[test]
+fn what_is_left_of_a_schedule_still_fails_and_has_nothing_more() {
+    let usual = Scenario::named("takeover").unwrap().schedule();
+    let all = Schedule { faults: [Fault::Lag, Fault::Conflict].into(), storm: true, ..usual };
+    // Fails by one action, one kind of faults, and the third and the sixth of eight random faults.
+    let run = |schedule: &Schedule| {
+        let rolls = schedule.actions.iter().any(|(_, action)| *action == Action::Roll(7));
+        let is_enough = rolls && schedule.faults.contains(&Fault::Conflict);
+        let fails =
+            is_enough && !schedule.is_instant && [2, 5].iter().all(|at| !schedule.spared.contains(at));
+        let violation = fails.then(|| "after 1 s: it fails".to_owned());
+        run::RunResult { log: Vec::new(), requests: 0, writes: Vec::new(), happened: 8, violation }
+    };
+    let left = all.shrunk(run);
+    assert_eq!(left.actions, [(20, Action::Roll(7))]);
+    assert_eq!((left.operators, left.faults), (1, [Fault::Conflict].into()));
+    assert_eq!(left.spared, [0, 1, 3, 4, 6, 7].into());
+    assert!(!left.is_instant);
 }
 
 #[test]

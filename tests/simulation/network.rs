@@ -156,7 +156,9 @@ impl Network {
             shared.checks.scaling().refuse();
             return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
         }
-        let is_cut_off = || shared.host.connected_at().is_some();
+        let is_renewal = sent.method == Method::PUT && sent.path.ends_with("/leases/kube-node-operator");
+        let is_cut_off =
+            || shared.host.connected_at().is_some() || is_renewal && shared.host.loses_renewals();
         if is_cut_off() {
             sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -196,8 +198,11 @@ impl Network {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let response = self.serve(request, &sent).await;
+        if is_renewal && response.status().is_success() {
+            shared.host.stop_at_renewal();
+        }
         match fault {
-            _ if is_cut_off() => {
+            _ if shared.host.connected_at().is_some() => {
                 sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
@@ -217,7 +222,7 @@ impl Network {
         if response.status().is_success() {
             shared.checks.heard(&sent);
         }
-        Ok(if is_watch { self.watched(response, draws) } else { response })
+        Ok(if is_watch { self.watched(response, draws, sent.path) } else { response })
     }
 
     /// Carries a request. The operator passes over a Node whose deletion failed, and may choose another one.
@@ -244,17 +249,18 @@ impl Network {
     }
 
     /// A watch whose frames come late, and that freezes or ends by the draws.
-    fn watched(&self, response: Response<Body>, mut draws: Random) -> Response<Body> {
+    fn watched(&self, response: Response<Body>, mut draws: Random, path: String) -> Response<Body> {
         let (head, body) = response.into_parts();
         let lag = self.shared.faults.lag(&mut draws);
         let ends = self.shared.faults.end_of_watch(&mut draws);
         let begun = Instant::now();
         // What has come while a frame was delayed comes with the next one, so that delays do not add up.
         let frames = body.into_data_stream().ready_chunks(FRAMES);
-        let network = self.clone();
-        let state = Some((frames, draws, network));
+        let (network, is_operator) = (self.clone(), self.shared.process.starts_with("operator"));
+        let late = move |faults: &Faults| if is_operator { faults.late(&path) } else { Duration::ZERO };
+        let state = Some((frames, draws, network, late));
         let frames = stream::unfold(state, move |state| async move {
-            let (mut frames, mut draws, network) = state?;
+            let (mut frames, mut draws, network, late) = state?;
             let chunk = match ends {
                 Some(after) => {
                     let end = begun + after;
@@ -268,6 +274,7 @@ impl Network {
             };
             sleep(up_to(&mut draws, lag)).await;
             sleep(network.shared.faults.freeze(&mut draws)).await;
+            sleep(late(&network.shared.faults)).await;
             while let Some(at) = network.shared.host.connected_at() {
                 sleep_until(at).await;
             }
@@ -280,7 +287,7 @@ impl Network {
                 Some(at) => {
                     Some((vec![Ok(bytes.slice(..at)), Err(io::ErrorKind::ConnectionReset.into())], None))
                 }
-                None => Some((vec![Ok(bytes)], Some((frames, draws, network)))),
+                None => Some((vec![Ok(bytes)], Some((frames, draws, network, late)))),
             }
         });
         Response::from_parts(head, Body::from_stream(frames.flat_map(stream::iter)))

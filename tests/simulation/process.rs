@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cache_checks::WatchedCaches,
-    checks::Checks,
+    checks::{CLAIM, Checks},
     faults::Faults,
     network::{Network, up_to},
 };
@@ -58,6 +58,10 @@ pub struct Host {
     connected_at: Mutex<Option<Instant>>,
     clock_error: Arc<Mutex<SignedDuration>>,
     stop: Arc<Stop>,
+    /// For how long the process stops when its next renewal of the leader's Lease is carried out.
+    stops_at_renewal: Mutex<Option<Duration>>,
+    /// Until when its renewals get lost.
+    loses_renewals_until: Mutex<Option<Instant>>,
     is_lost: AtomicBool,
 }
 
@@ -88,6 +92,24 @@ impl Host {
         self.stop.stop(lasts);
     }
 
+    /// Stops the process for a time as soon as the API server has carried out its next renewal of the leader's Lease.
+    pub fn stop_at_next_renewal(&self, lasts: Duration) {
+        *self.stops_at_renewal.lock() = Some(lasts);
+    }
+
+    /// A renewal of the leader's Lease is carried out. Where the process stops at it, the next ones get lost until the Lease is
+    /// over.
+    pub fn stop_at_renewal(&self) {
+        let Some(lasts) = self.stops_at_renewal.lock().take() else { return };
+        self.stop(lasts);
+        *self.loses_renewals_until.lock() = Some(Instant::now() + lasts + CLAIM);
+    }
+
+    /// Returns true if renewals of the leader's Lease get lost.
+    pub fn loses_renewals(&self) -> bool {
+        self.loses_renewals_until.lock().is_some_and(|until| until > Instant::now())
+    }
+
     /// Returns true if the host was cut off or stopped within this time.
     pub fn was_away_within(&self, time: Duration) -> bool {
         let ends = [*self.connected_at.lock(), self.stop.ends()];
@@ -106,8 +128,8 @@ pub struct Cluster {
     pub seed: u64,
     /// True if the operators elect a leader.
     pub elects: bool,
-    /// True if cluster-autoscaler scales a set: there are more Nodes then.
-    pub is_scaled: bool,
+    /// Range of the Nodes' pod CIDRs.
+    pub pod_cidrs: &'static str,
     pub server: ApiServer,
     pub checks: Arc<Checks>,
     pub faults: Arc<Faults>,
@@ -146,7 +168,7 @@ pub enum Program {
 
 /// Runs the program of a host again and again.
 pub async fn keep_running(
-    Cluster { seed, elects, is_scaled, server, checks, faults, begun, endpoints, caches }: Cluster,
+    Cluster { seed, elects, pod_cidrs, server, checks, faults, begun, endpoints, caches }: Cluster,
     (program, number): (Program, usize),
     host: Arc<Host>,
 ) {
@@ -169,7 +191,7 @@ pub async fn keep_running(
         let work = match program {
             Program::Operator => {
                 let (process, service) = (name.clone(), InProcess::default());
-                let mut options = options(client, name.clone(), service.clone(), is_scaled);
+                let mut options = options(client, name.clone(), service.clone(), pod_cidrs);
                 options.election.take_if(|_| !elects);
                 let endpoint =
                     Endpoint { process, service, time: Arc::clone(&time), network: network.clone() };
@@ -233,12 +255,10 @@ fn worker(client: Client, identity: String, number: usize) -> host::Options {
     }
 }
 
-fn options(client: Client, identity: String, service: InProcess, is_scaled: bool) -> Options {
+fn options(client: Client, identity: String, service: InProcess, pod_cidrs: &str) -> Options {
     let seconds = Duration::from_secs;
     let timing = Timing::new(seconds(15), seconds(10), seconds(2)).unwrap();
-    // Few blocks, so that each is used again soon.
-    let range = if is_scaled { "10.64.0.0/19" } else { "10.64.0.0/20" };
-    let range = range.parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
+    let range = pod_cidrs.parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());
     Options {
         client: Access::by(client),
         hollow: None,

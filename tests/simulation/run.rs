@@ -98,7 +98,7 @@ impl Schedule {
         let cluster = process::Cluster {
             seed: self.seed,
             elects: self.elects,
-            is_scaled: self.scaling.is_some(),
+            pod_cidrs: self.pod_cidrs,
             server: server.clone(),
             checks: Arc::clone(&checks),
             faults: Arc::clone(&faults),
@@ -125,8 +125,13 @@ impl Schedule {
         }
         let live = self.live(&mut others, &cluster, &hosts, &restarted);
         all.push(live.map(|()| None).boxed_local());
-        if let Some(Some(violation)) = all.next().await {
-            checks.violate(violation);
+        // Processes that send one request after the other let nobody else work.
+        tokio::select! {
+            biased;
+            () = checks.violated() => {}
+            ended = all.next() => if let Some(Some(violation)) = ended {
+                checks.violate(violation);
+            },
         }
         drop(all);
         RunResult {
@@ -142,10 +147,11 @@ impl Schedule {
     fn expect(&self, all: &Checks) {
         let has = |is: fn(&Action) -> bool| self.actions.iter().any(|(_, action)| is(action));
         let mut checks = all.scaling();
-        let freezes =
-            self.faults.contains(&Fault::Frozen) || has(|action| matches!(action, Action::Stop(..)));
+        let freezes = self.faults.contains(&Fault::Frozen)
+            || has(|action| matches!(action, Action::Stop(..) | Action::StopAtRenewal(..)));
         let is_cut_off = has(|action| matches!(action, Action::CutOff(..) | Action::Refuse(_)));
-        checks.delay = match (freezes, self.faults.is_empty()) {
+        let is_late = has(|action| matches!(action, Action::Late(..)));
+        checks.delay = match (freezes, self.faults.is_empty() && !is_late) {
             (true, _) => DELAYS[2],
             (false, false) => DELAYS[1],
             (false, true) => DELAYS[0],
@@ -161,7 +167,7 @@ impl Schedule {
             (false, false) => checks.delay,
         });
         checks.freezes = freezes;
-        checks.is_prompt = !freezes && self.faults.is_empty() && !is_cut_off;
+        checks.is_prompt = !freezes && !is_late && self.faults.is_empty() && !is_cut_off;
     }
 
     /// What users do, and the wait for its effect.

@@ -1,39 +1,122 @@
 //! Scenarios of the systematic generator: what users do, without faults. Each write of such a run is then given each
-//! fault once.
+//! fault once. The last four are made for faults that random schedules hardly meet.
 
-use crate::schedule::{Action, Schedule};
+use crate::schedule::{Action, POD_CIDRS, Schedule};
 
 /// A scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     pub name: &'static str,
-    operators: usize,
-    actions: fn() -> Vec<(u64, Action)>,
+    /// Its schedule, made of the usual one.
+    of: fn(Schedule) -> Schedule,
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 5] = [
-    Scenario { name: "scale-up", operators: 1, actions: || vec![(1, scale(2)), (20, scale(5))] },
+pub const ALL: [Scenario; 9] = [
+    Scenario {
+        name: "scale-up",
+        of: |usual| Schedule { actions: vec![(1, scale(2)), (20, scale(5))], ..usual },
+    },
     Scenario {
         name: "scale-down",
-        operators: 1,
-        actions: || vec![(1, scale(4)), (20, Action::Run(4, 3)), (40, scale(2))],
+        of: |usual| Schedule {
+            actions: vec![(1, scale(4)), (20, Action::Run(4, 3)), (40, scale(2))],
+            ..usual
+        },
     },
-    Scenario { name: "rollout", operators: 1, actions: || vec![(1, scale(3)), (20, Action::Roll(7))] },
+    Scenario {
+        name: "rollout",
+        of: |usual| Schedule { actions: vec![(1, scale(3)), (20, Action::Roll(7))], ..usual },
+    },
     Scenario {
         name: "deletion",
-        operators: 1,
-        actions: || vec![(1, scale(3)), (20, Action::DeleteSet("a".to_owned()))],
+        of: |usual| Schedule {
+            actions: vec![(1, scale(3)), (20, Action::DeleteSet("a".to_owned()))],
+            ..usual
+        },
     },
     Scenario {
         name: "takeover",
-        operators: 2,
-        actions: || vec![(1, scale(3)), (20, Action::Roll(7)), (21, Action::Kill(0)), (60, scale(4))],
+        of: |usual| Schedule {
+            operators: 2,
+            actions: vec![(1, scale(3)), (20, Action::Roll(7)), (21, Action::Kill(0)), (60, scale(4))],
+            ..usual
+        },
+    },
+    // The budget has room for one of two Nodes that a user deletes. Their watch shows the second one before the drain of the
+    // first one, and the order of the two changes.
+    Scenario {
+        name: "two-deletions",
+        of: |usual| {
+            let pair = |at, first, second| {
+                let deletions = [(at + 1, Action::DeleteNode(first)), (at + 2, Action::DeleteNode(second))];
+                [vec![(at, late("nodes", 3))], deletions.to_vec(), vec![(at + 15, late("nodes", 0))]].concat()
+            };
+            let pairs = [pair(30, 1, 0), pair(60, 0, 1), pair(90, 1, 0), pair(120, 2, 1)];
+            let actions = [vec![(1, scale(3))], pairs.concat()].concat();
+            Schedule { surge: 0, unavailable: 1, active: 150, actions, ..usual }
+        },
+    },
+    // A Node goes with pods that no watch has shown yet.
+    Scenario {
+        name: "unseen-pods",
+        of: |usual| Schedule {
+            kubemark: true,
+            surge: 0,
+            unavailable: 1,
+            actions: vec![
+                (1, scale(2)),
+                (40, late("pods", 25)),
+                (41, Action::Run(2, 0)),
+                (46, Action::DeleteNode(0)),
+                (60, late("pods", 0)),
+            ],
+            ..usual
+        },
+    },
+    // Another set needs the last pod CIDR while nobody knows whether a Node was created with it.
+    Scenario {
+        name: "last-pod-cidr",
+        of: |usual| Schedule {
+            pod_cidrs: "10.64.0.0/22",
+            actions: vec![
+                (1, scale(1)),
+                (1, scale_other(0)),
+                (20, late("nodes", 15)),
+                (21, scale(2)),
+                (24, scale_other(3)),
+                (45, scale_other(2)),
+                (46, late("nodes", 0)),
+            ],
+            ..usual
+        },
+    },
+    // The leader hears late that it has renewed its Lease, and renews it no more.
+    Scenario {
+        name: "late-renewal",
+        of: |usual| Schedule {
+            operators: 2,
+            actions: [vec![(1, scale(2)), (29, Action::StopAtRenewal(0, 7))], scales(44)].concat(),
+            ..usual
+        },
     },
 ];
 
 fn scale(replicas: u64) -> Action {
     Action::Scale("a".to_owned(), replicas)
+}
+
+fn scale_other(replicas: u64) -> Action {
+    Action::Scale("b".to_owned(), replicas)
+}
+
+/// A Node more in each of the five seconds from `at` on.
+fn scales(at: u64) -> Vec<(u64, Action)> {
+    (0..5).map(|second| (at + second, scale(3 + second))).collect()
+}
+
+fn late(resource: &'static str, seconds: u64) -> Action {
+    Action::Late(resource, seconds)
 }
 
 impl Scenario {
@@ -46,16 +129,17 @@ impl Scenario {
 
     /// Its schedule, without faults.
     pub fn schedule(self) -> Schedule {
-        Schedule {
+        (self.of)(Schedule {
             seed: 1,
-            operators: self.operators,
+            operators: 1,
             elects: true,
             workers: 0,
             kubemark: false,
             surge: 1,
             unavailable: 0,
             scaling: None,
-            actions: (self.actions)(),
+            pod_cidrs: POD_CIDRS,
+            actions: Vec::new(),
             faults: [].into(),
             single: None,
             storm: false,
@@ -65,6 +149,6 @@ impl Scenario {
             has_volumes: false,
             spared: [].into(),
             is_instant: false,
-        }
+        })
     }
 }

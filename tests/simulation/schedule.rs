@@ -12,6 +12,11 @@ pub const HALTS: u64 = 40;
 /// missing is seen.
 const FORBIDDEN: [&str; 3] = ["controllerrevisions", "nodes", "pods"];
 
+/// Pod CIDRs of a schedule: few blocks, so that each is used again soon.
+pub const POD_CIDRS: &str = "10.64.0.0/20";
+/// The same where cluster-autoscaler scales a set: there are more Nodes then.
+const MORE_POD_CIDRS: &str = "10.64.0.0/19";
+
 /// Seconds in which users of a random schedule act.
 const ACTIVE: u64 = 240;
 
@@ -68,6 +73,11 @@ pub enum Action {
     LoseMachine(usize, bool),
     /// A host goes down, and never comes back.
     LoseHost(usize),
+    /// What the operators' watch of this resource of the core group shows comes so many seconds late from now on.
+    Late(&'static str, u64),
+    /// The process of a host stands still for so many seconds when the API server carries out its next renewal of the leader's
+    /// Lease, and its renewals get lost for a while.
+    StopAtRenewal(usize, u64),
 }
 
 /// All that decides about a run.
@@ -86,6 +96,8 @@ pub struct Schedule {
     pub unavailable: u64,
     /// Least and most replicas of the set that cluster-autoscaler scales; None: it does not run.
     pub scaling: Option<(i32, i32)>,
+    /// Range of the Nodes' pod CIDRs, each a block of 24 bits.
+    pub pod_cidrs: &'static str,
     /// Seconds from the beginning.
     pub actions: Vec<(u64, Action)>,
     pub faults: BTreeSet<Fault>,
@@ -179,6 +191,7 @@ impl Schedule {
             surge,
             unavailable,
             scaling,
+            pod_cidrs: POD_CIDRS,
             actions,
             faults,
             single,
@@ -356,6 +369,7 @@ impl Schedule {
         // A maximum that the needs reach, and one that a scale-up that is counted twice does not.
         let max = [9, 30, 30][random.below(3)];
         self.scaling = Some((i32::try_from(random.below(3)).unwrap(), max));
+        self.pod_cidrs = MORE_POD_CIDRS;
         for (_, action) in &mut self.actions {
             if let Action::Scale(set, replicas) = action
                 && set == SET

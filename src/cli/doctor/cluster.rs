@@ -7,7 +7,7 @@ use kube_node_controllers::{
     kubernetes_version::{self, Support},
     preflight::{Preflight, Rights},
 };
-use local_cluster::absent;
+use local_cluster::{absent, helm_release};
 
 use super::{
     Namespaces,
@@ -65,7 +65,13 @@ pub(super) async fn manifests(client: &Client, namespaces: &Namespaces) -> anyho
     if absent.is_empty() {
         return Ok(Finding::good("namespaces, roles and admission policies are there"));
     }
-    Ok(Finding::bad(format!("missing: {}", list(&absent))).hint("kube-node setup installs them"))
+    let hint = match helm_release(client).await? {
+        Some((release, namespace)) => {
+            format!("helm upgrade of release {release} in namespace {namespace} installs them")
+        }
+        None => "kube-node setup installs them".to_owned(),
+    };
+    Ok(Finding::bad(format!("missing: {}", list(&absent))).hint(hint))
 }
 
 /// Checks the rights of this user.
