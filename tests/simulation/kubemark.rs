@@ -61,6 +61,8 @@ pub struct HostingCluster {
     machines: BTreeMap<String, Machine>,
     /// Number of machines that have been started.
     started: u64,
+    /// When the last of them was started.
+    last_start: Option<Instant>,
 }
 
 /// A pod, and the machine in it.
@@ -104,7 +106,12 @@ fn path(pod: &Value) -> String {
 impl HostingCluster {
     pub fn new(cluster: Cluster) -> Self {
         let draws = Random::new(cluster.seed.rotate_left(8) ^ 0x4057);
-        Self { cluster, draws, machines: BTreeMap::new(), started: 0 }
+        Self { cluster, draws, machines: BTreeMap::new(), started: 0, last_start: None }
+    }
+
+    /// Returns true if a machine was started within this time.
+    pub fn has_started_within(&self, time: Duration) -> bool {
+        self.last_start.is_some_and(|at| at.elapsed() < time)
     }
 
     /// One second's work of its kubelets, and of the signer.
@@ -145,6 +152,7 @@ impl HostingCluster {
                 let status = json!({ "phase": "Running", "containerStatuses": [container] });
                 others.call(Method::PATCH, &format!("{}/status", path(&pod)), &json!({ "status": status }));
                 self.started += 1;
+                self.last_start = Some(Instant::now());
                 machine.starts_so_far += 1;
                 machine.runs = Some(start(&self.cluster, &pod, self.started));
             }
