@@ -276,6 +276,28 @@ fn rights_that_are_missing_are_found_before_anything_is_changed() {
 }
 
 #[test]
+fn the_right_for_the_last_object_is_tried_out_first() {
+    let own = Empty::start("setup-last-right");
+    let reader = own.reader();
+    let groups = own.cluster.kubectl(&["api-versions"]);
+    let mut groups: Vec<&str> =
+        groups.lines().map(|version| version.rsplit_once('/').map_or("", |(group, _)| group)).collect();
+    groups.retain(|group| *group != "apps");
+    let rules = json!([
+        {"apiGroups": groups, "resources": ["*"], "verbs": ["*"]},
+        // Who binds a policy that is not there yet has to have the right to read anything (kube-apiserver, `paramRef`).
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+    ]);
+    own.grant(&rules);
+    let before = own.objects();
+    let refusal = own.refuses(&["setup", "--operator"], reader);
+    // Its namespace is not there yet.
+    let wanted = "error: nothing was changed, since Deployment kube-node-operator would be refused: ";
+    assert!(refusal.starts_with(wanted) && refusal.contains("default:reader"), "{refusal}");
+    assert_same(&before, &own.objects());
+}
+
+#[test]
 fn what_is_printed_can_be_applied() {
     let own = Empty::start("install-yaml");
     let yaml =
