@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -29,7 +30,7 @@ impl GoProgram {
     pub fn path(&self) -> anyhow::Result<PathBuf> {
         let Self { name, package, .. } = self;
         let version = self.version()?;
-        let dir = Binaries::cache_root()?.join(format!("{name}-{version}"));
+        let dir = Binaries::cache_root()?.join(format!("{name}-{version}{}", self.own_source()?));
         let program = dir.join(name);
         // Tests of one process are threads.
         let _one_at_a_time = BUILDS.lock();
@@ -57,6 +58,17 @@ impl GoProgram {
             (words.next()? == self.module).then(|| words.next()?.strip_prefix('v'))?
         });
         Ok(pinned.with_context(|| format!("{} does not pin {}", file.display(), self.module))?.to_owned())
+    }
+
+    /// Identifies the program that the folder has besides its go.mod; empty if it has none.
+    fn own_source(&self) -> anyhow::Result<String> {
+        let file = self.in_repository().join("main.go");
+        if !file.exists() {
+            return Ok(String::new());
+        }
+        let mut hasher = DefaultHasher::new();
+        fs::read(file)?.hash(&mut hasher);
+        Ok(format!("-{:x}", hasher.finish()))
     }
 
     fn go(&self, arguments: &[&str]) -> anyhow::Result<String> {

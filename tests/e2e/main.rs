@@ -19,6 +19,7 @@ mod fault_injection;
 mod fidelity;
 mod fleet;
 mod foreign;
+mod gitops;
 mod handwritten;
 mod identity;
 mod import;

@@ -230,14 +230,13 @@ impl Schedule {
             let absent = || if self.elects { checks.absent_leader() } else { None };
             let unmet = wanted.unmet(server, refused.as_deref()).or_else(absent);
             let unmet = unmet.or_else(|| checks.absent_worker());
-            // One that was killed asks for its certificate again.
-            let starts = hosting.has_started_within(QUIET_AFTER);
-            let unmet = unmet.or_else(|| starts.then(|| "a machine starts".to_owned()));
             match (unmet, settled) {
                 (None, _) if refused.is_some() => {
                     checks.note("the policy that refused writes to a Node is deleted");
                     faults.refuse(None);
                 }
+                // One that was killed asks for its certificate again.
+                (None, _) if hosting.has_started_within(QUIET_AFTER) => settled = None,
                 (None, None) => settled = Some((Instant::now(), None)),
                 (None, Some((since, None)))
                     if is_served

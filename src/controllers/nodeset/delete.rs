@@ -106,12 +106,16 @@ impl NodeSetController {
         if result.as_ref().is_err_and(ApiError::is_not_found) {
             return Ok(());
         }
-        let intent = failed_writes::intent(&node.uid);
         match &result {
+            // Of this state alone: no other Node goes in its place.
             Err(error) if error.is_conflict() && is_repeated && !changed => {
+                let intent = failed_writes::intent(&(&node.uid, &node.resource_version));
                 self.record_failure(set, Write::Delete, &node.name, intent, error);
             }
-            _ => self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied()),
+            _ => {
+                let intent = failed_writes::intent(&node.uid);
+                self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied());
+            }
         }
         self.context.metrics.node_deleted(result.as_ref().copied().map_err(ApiError::reason));
         result
