@@ -56,7 +56,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Time for random schedules in `cargo test`, the fewest and the most of them.
 const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
-const SAMPLE: usize = 97;
+const SAMPLE: usize = 193;
 /// Seeds that showed a fault of the operator once, and the fault.
 const REGRESSIONS: [(u64, &str); 35] = [
     (86, "a status without an answer was forgotten, so that the rollout's clock began anew"),
