@@ -88,6 +88,11 @@ async fn refused_beside_another(fleet: &Fleet) {
         assert!(!output.status.success());
         assert!(said(&output).contains(sentence), "{}", said(&output));
     }
+    for command in ["setup", "cleanup"] {
+        let output = CLUSTER.kube_node(&[command, "--operator"]);
+        let sentence = "the release kube-node of helm in namespace kube-node-system is kube-node already";
+        assert!(!output.status.success() && said(&output).contains(sentence), "{}", said(&output));
+    }
     // What the cluster has not.
     let without = [
         ("autoscaler.certificates.source=CertManager", "and this cluster has no cert-manager"),
