@@ -86,7 +86,7 @@ impl NodeSetController {
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
         let is_repeated = self.expectations(set, |expectations| {
             let version = &*node.resource_version;
-            let is_repeated = expectations.unanswered().any(|sent| sent == (&*node.name, version));
+            let is_repeated = expectations.is_unanswered(&node.name, version);
             expectations.deleting(&node.name, version);
             is_repeated
         });
