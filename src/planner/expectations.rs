@@ -108,11 +108,6 @@ impl Expectations {
         self.deletions.get(name).is_some_and(Option::is_none)
     }
 
-    /// Returns true if the Node's deletion was sent for this version, and its outcome is unknown.
-    pub fn is_unanswered(&self, name: &str, version: &str) -> bool {
-        self.deletions.get(name).is_some_and(|sent| sent.as_deref() == Some(version))
-    }
-
     /// Deletions with an unknown outcome, name and version of each Node, to be sent again for this version alone; harmless
     /// if the first one succeeded. In another version the Node is decided on anew.
     pub fn unanswered(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -185,7 +180,6 @@ mod tests {
         expectations.deleting("a", "7");
         expectations.seen("a", "7", false);
         assert_eq!(expectations.unanswered().collect::<Vec<_>>(), [("a", "7")]);
-        assert!(expectations.is_unanswered("a", "7") && !expectations.is_unanswered("a", "8"));
         expectations.seen("a", "8", false); // changed and not leaving: the deletion had no effect
         assert!(!expectations.is_leaving("a"));
     }

@@ -49,7 +49,6 @@ mod taints;
 mod templates;
 mod validation;
 mod watches;
-mod webhook;
 
 use kube_node_testing::{TestCluster, test_target};
 use std::sync::LazyLock;

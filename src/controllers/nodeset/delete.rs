@@ -81,15 +81,9 @@ impl NodeSetController {
     }
 
     /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next
-    /// reconciliation sees the changed Node, and may choose another victim. Where it still sees the same state, a second
-    /// conflict is recorded as well.
+    /// reconciliation sees the changed Node, and may choose another victim.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
-        let is_repeated = self.expectations(set, |expectations| {
-            let version = &*node.resource_version;
-            let is_repeated = expectations.is_unanswered(&node.name, version);
-            expectations.deleting(&node.name, version);
-            is_repeated
-        });
+        self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
         let result = api::delete(&self.node_api, &api::metadata(node), false).await;
         // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
@@ -106,17 +100,8 @@ impl NodeSetController {
         if result.as_ref().is_err_and(ApiError::is_not_found) {
             return Ok(());
         }
-        match &result {
-            // Of this state alone: no other Node goes in its place.
-            Err(error) if error.is_conflict() && is_repeated && !changed => {
-                let intent = failed_writes::intent(&(&node.uid, &node.resource_version));
-                self.record_failure(set, Write::Delete, &node.name, intent, error);
-            }
-            _ => {
-                let intent = failed_writes::intent(&node.uid);
-                self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied());
-            }
-        }
+        let intent = failed_writes::intent(&node.uid);
+        self.record(set, Write::Delete, &node.name, intent, result.as_ref().copied());
         self.context.metrics.node_deleted(result.as_ref().copied().map_err(ApiError::reason));
         result
     }

@@ -132,17 +132,12 @@ impl NodeSetController {
 
     /// Records the result of a write, unless the Node has changed or is gone: its event enqueues the set.
     fn record(&self, set: &str, write: Write, node: &str, intent: u64, result: Result<(), &ApiError>) {
-        match result {
-            Ok(()) => self.failed_writes(set, |failures| failures.succeeded(write, node, environment::now())),
-            Err(error) if error.is_conflict() || error.is_not_found() => {}
-            Err(error) => self.record_failure(set, write, node, intent, error),
-        }
-    }
-
-    /// Records that a write has failed, which delays its next attempt.
-    fn record_failure(&self, set: &str, write: Write, node: &str, intent: u64, error: &ApiError) {
         let now = environment::now();
-        self.failed_writes(set, |failures| failures.failed(write, node, intent, error.chain(), now));
+        self.failed_writes(set, |failures| match result {
+            Ok(()) => failures.succeeded(write, node, now),
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => failures.failed(write, node, intent, error.chain(), now),
+        });
     }
 
     /// Reads or changes the expectations of a set.
