@@ -96,6 +96,7 @@ async fn tools_know_when_a_set_is_done_by_the_table_of_the_page() {
     own.set_says("Ready", "True", "Complete").await;
     halts.settled(1).await;
     let complete = object("nodeset", &own.name);
+    CLUSTER.kubectl(&["wait", "--for=condition=Ready", &format!("nodeclass/{}", own.name), "--timeout=60s"]);
     let class = object("nodeclass", &own.name);
     own.patch_set(json!({"spec": {"paused": true}})).await;
     own.patch_class(waits.clone()).await;

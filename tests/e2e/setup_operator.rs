@@ -313,6 +313,9 @@ fn what_is_printed_can_be_applied() {
     let listed = own.says(&["setup", "--operator", "--dry-run=client"]);
     assert!(listed.contains("deployment/kube-node-operator (dry run)\n"), "{listed}");
     assert_eq!(listed.lines().count(), yaml.lines().filter(|line| *line == "---").count());
+    // The API server serves definitions only a moment after it has got them.
+    let is_served = |_| own.cluster.try_kubectl(&["get", "nodesets,nodeclasses"]).status.success();
+    assert!((0..100).any(is_served));
     // Nobody knows whether the namespaces were there before.
     let said = own.says(&["cleanup", "--operator"]);
     for namespace in ["kube-node-system", "kubemark"] {
