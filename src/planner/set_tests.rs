@@ -184,7 +184,7 @@ fn a_set_is_ready_once_all_is_as_its_spec_wants_it() {
     assert_eq!(ready(&wanted(2), &[member("a", Some(0)), trouble]), is("False", "NodesInTrouble"));
 }
 
-/// kubectl and kstatus read it.
+/// `kubectl wait` and kstatus compare it with that of the object.
 #[test]
 fn conditions_say_which_generation_they_are_of() {
     let complete = status_of(&wanted(1), &[member("a", Some(0))], &NodeSetStatus::default());

@@ -16,7 +16,7 @@ use kube_node_api::names::OPERATOR_NAMESPACE;
 use kube_node_testing::{api_server::ApiServer, simulated_time};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     autoscaler_checks::ScalingChecks,
@@ -81,7 +81,6 @@ impl Sent {
 pub struct Checks {
     state: Mutex<State>,
     scaling: Mutex<ScalingChecks>,
-    violated: Notify,
     begun: Instant,
     prints_log: bool,
     prints_requests: bool,
@@ -139,7 +138,6 @@ impl Checks {
         Self {
             state: Mutex::default(),
             scaling: Mutex::default(),
-            violated: Notify::new(),
             begun: Instant::now(),
             prints_log: is_set("KUBE_NODE_LOG"),
             prints_requests: is_set("KUBE_NODE_REQUESTS"),
@@ -215,11 +213,6 @@ impl Checks {
         self.state.lock().violation.clone()
     }
 
-    /// Waits until something has happened that must not.
-    pub async fn violated(&self) {
-        self.violated.notified().await;
-    }
-
     /// Notes what must not happen; the first counts.
     pub fn violate(&self, what: &str) {
         let at = self.begun.elapsed().as_secs_f64();
@@ -231,7 +224,6 @@ impl Checks {
             shown.reverse();
             let requests = about(what, &state.sent);
             state.violation = Some(format!("after {at:.3} s: {what}\n{}{requests}", shown.join("\n")));
-            self.violated.notify_one();
         }
     }
 

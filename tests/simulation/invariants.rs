@@ -23,7 +23,7 @@ use crate::{
     autoscaler_checks::{is_drained, is_named},
     checks::{CLAIM, LEASE, Sent},
     drains::{Drains, has_ended, is_drained_for, is_out_of_service},
-    objects::{foreign, is_available, is_draining, is_ready, name, ready_since, set_of, taints},
+    objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
     permits::Permits,
     statuses::Statuses,
 };
@@ -371,15 +371,6 @@ impl Invariants {
         }
         if !counts(before) && counts(after) && (self.freezes || waits()) {
             self.young.insert(node.clone(), now + YOUNG);
-        }
-        // A Node whose machine's clock is ahead is available for its set only once that time has come.
-        if !counts(before)
-            && counts(after)
-            && let Some(since) = ready_since(after).filter(|since| *since > self.time)
-        {
-            let until = now + since.duration_since(self.time).unsigned_abs() + self.memory;
-            let young = self.young.entry(node.clone()).or_insert(until);
-            *young = until.max(*young);
         }
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);
         // A Node that never starts is available for schedulers of pods that tolerate its taint, and not for its set.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
 use kube_node_testing::api_server::Change;
 use serde_json::Value;
 
@@ -25,13 +24,6 @@ pub fn taints(node: &Value) -> impl Iterator<Item = &str> {
 pub fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
-}
-
-/// Since when a Node is Ready, by the clock of its machine.
-pub fn ready_since(node: &Value) -> Option<Timestamp> {
-    let mut conditions = node["status"]["conditions"].as_array()?.iter();
-    let ready = conditions.find(|one| one["type"] == "Ready" && one["status"] == "True")?;
-    ready["lastTransitionTime"].as_str()?.parse().ok()
 }
 
 /// A Node that a user has cordoned is available: its pods run.

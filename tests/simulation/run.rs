@@ -125,13 +125,8 @@ impl Schedule {
         }
         let live = self.live(&mut others, &cluster, &hosts, &restarted);
         all.push(live.map(|()| None).boxed_local());
-        // Processes that send one request after the other let nobody else work.
-        tokio::select! {
-            biased;
-            () = checks.violated() => {}
-            ended = all.next() => if let Some(Some(violation)) = ended {
-                checks.violate(violation);
-            },
+        if let Some(Some(violation)) = all.next().await {
+            checks.violate(violation);
         }
         drop(all);
         RunResult {
