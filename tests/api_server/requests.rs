@@ -5,7 +5,7 @@ use kube_node_testing::api_server::Random;
 use serde_json::{Value, json};
 
 /// Kinds that are tried: collection, `apiVersion`, kind, and the subresource of the status.
-pub const KINDS: [(&str, &str, &str, bool); 8] = [
+pub const KINDS: [(&str, &str, &str, bool); 10] = [
     ("/api/v1/namespaces/default/configmaps", "v1", "ConfigMap", false),
     ("/apis/coordination.k8s.io/v1/namespaces/default/leases", "coordination.k8s.io/v1", "Lease", false),
     ("/api/v1/nodes", "v1", "Node", true),
@@ -13,14 +13,16 @@ pub const KINDS: [(&str, &str, &str, bool); 8] = [
     ("/apis/kube-node.io/v1alpha1/nodesets", "kube-node.io/v1alpha1", "NodeSet", true),
     ("/apis/kube-node.io/v1alpha1/nodeclasses", "kube-node.io/v1alpha1", "NodeClass", true),
     ("/api/v1/namespaces/default/secrets", "v1", "Secret", false),
+    ("/apis/apps/v1/namespaces/default/controllerrevisions", "apps/v1", "ControllerRevision", false),
+    ("/apis/storage.k8s.io/v1/volumeattachments", "storage.k8s.io/v1", "VolumeAttachment", true),
     ("/apis/policy/v1/namespaces/default/poddisruptionbudgets", "policy/v1", "PodDisruptionBudget", true),
 ];
 /// Number of kinds that are watched, and that all actions are tried on; the others have their own.
-pub const WATCHED_KINDS: usize = 7;
+pub const WATCHED_KINDS: usize = 9;
 /// Positions of some kinds.
 const PODS: usize = 3;
 const NODE_SETS: usize = 4;
-const BUDGETS: usize = 7;
+const BUDGETS: usize = 9;
 /// Names of each kind.
 pub const NAMES: [&str; 3] = ["honest-a", "honest-b", "honest-c"];
 
@@ -225,6 +227,16 @@ fn object(random: &mut Random, kind: &str) -> Value {
                 metadata.remove("finalizers");
             }
         }
+        // Neither the data of a revision nor the spec of an attachment can be changed.
+        "ControllerRevision" => {
+            object["revision"] = json!(1 + random.below(2));
+            object["data"] = json!({ "capacity": "1" });
+        }
+        "VolumeAttachment" => {
+            object["spec"] = json!({
+                "attacher": "csi.example.com", "nodeName": "honest-node", "source": { "persistentVolumeName": "a" },
+            });
+        }
         "Lease" => {
             object["spec"] = json!({ "holderIdentity": "a", "leaseDurationSeconds": 40 + random.below(2) });
         }
@@ -264,6 +276,7 @@ fn change(random: &mut Random, kind: &str) -> Value {
         }
         (3, "NodeSet") => json!({ "spec": { "replicas": 5 + random.below(2) } }),
         (3, "Lease") => json!({ "spec": { "holderIdentity": "b" } }),
+        (3, "ControllerRevision") => json!({ "revision": 3 + random.below(2) }),
         (3, "ConfigMap") => json!({ "data": { "more": "b" } }),
         (3, "Secret") => json!({ "stringData": { "more": "b" } }),
         _ => json!({ "metadata": { "annotations": { "example.com/note": random.below(3).to_string() } } }),
@@ -282,6 +295,9 @@ fn status(random: &mut Random, kind: &str) -> Value {
         "Pod" => json!({ "status": { "phase": (["Running", "Succeeded"][random.below(2)]), "conditions": [
             { "type": "Ready", "status": value, "lastTransitionTime": "2026-01-01T00:00:00Z" },
         ] } }),
+        "VolumeAttachment" => {
+            json!({ "status": { "attached": random.below(2) == 0 }, "metadata": { "labels": { "by": "status" } } })
+        }
         _ => json!({ "status": { "conditions": [condition] }, "metadata": { "labels": { "by": "status" } } }),
     }
 }

@@ -318,6 +318,7 @@ fn shared(code: u16, answer: &Value) -> Value {
         "data": answer["data"], "replicas": number(&answer["spec"]["replicas"]), "holder": answer["spec"]["holderIdentity"],
         "unschedulable": answer["spec"]["unschedulable"], "taints": taints, "conditions": conditions,
         "phase": answer["status"]["phase"], "replicas of the status": number(&answer["status"]["replicas"]),
+        "revision": number(&answer["revision"]), "attached": answer["status"]["attached"] == true,
         "allowed": number(&answer["status"]["disruptionsAllowed"]),
     })
 }

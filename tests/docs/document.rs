@@ -91,8 +91,10 @@ impl Block {
     pub fn commands(&self) -> Vec<Command> {
         let mut commands: Vec<Command> = Vec::new();
         let mut goes_on = false;
+        // In what is not run with the others, as root.
+        let of_root = |line: &str| self.ignore.is_some() && line.starts_with("# ");
         for (at, line) in self.text.lines().enumerate() {
-            if let Some(command) = line.strip_prefix("$ ") {
+            if let Some(command) = line.strip_prefix("$ ").or_else(|| of_root(line).then(|| &line[2..])) {
                 commands.push(Command { line: self.line + 1 + at, text: command.to_owned() });
                 goes_on = command.ends_with('\\');
             } else if let Some(last) = commands.last_mut()
@@ -122,8 +124,9 @@ fn links(line: &str) -> Vec<String> {
 
 #[test]
 fn commands_are_told_from_what_they_print() {
-    let text = "x\n```console,ignore=stays\n$ a \\\n  b\nprinted\n$ cat <<E\n> c\n> E\nprinted\n```\n";
+    let text = "x\n```console,ignore=stays\n$ a \\\n  b\nprinted\n# cat <<E\n> c\n> E\nprinted\n```\n```console\n# x\n```\n";
     let document = Document::parse("x.md", text);
+    assert!(document.blocks[1].commands().is_empty());
     let block = &document.blocks[0];
     assert_eq!((block.line, block.ignore.as_deref()), (2, Some("stays")));
     let command = |line, text: &str| Command { line, text: text.to_owned() };

@@ -26,10 +26,10 @@ const REASONS: [&str; 6] = [
     // A build, which takes minutes: of kube-node, of its tests, of another release of Kubernetes, or of the example. CI and tests
     // of their own make these.
     "builds",
-    // A real node, with root: tests of its own run these commands.
+    // A local cluster with a real node, which needs root: `tests/real_node/documented.rs` runs these.
     "real-node",
-    // A cluster to install into: the tests of the chart run these.
-    "helm",
+    // A cluster to install into, with a node that runs pods: `tests/real_node/documented.rs` runs these.
+    "installs",
     // A cluster somewhere else, or a program that is not part of the project.
     "elsewhere",
     // It shows what is printed in a case of trouble.
@@ -78,7 +78,7 @@ fn commands_run() {
         loop {
             let document = next.lock().unwrap().next();
             let Some(document) = document else { return };
-            if let Err(error) = shell::run(document) {
+            if let Err(error) = shell::run(document, None) {
                 failed.lock().unwrap().push(error);
             }
         }

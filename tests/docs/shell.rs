@@ -38,9 +38,11 @@ fn programs() -> &'static Path {
     })
 }
 
-/// Runs the commands of a document; nothing where it has none. The error says which one failed, and what was printed.
-pub fn run(document: &Document) -> Result<(), String> {
-    let blocks = document.blocks.iter().filter(|block| block.language == "console" && block.ignore.is_none());
+/// Runs the commands of a document that have this reason not to be run with the others, or none; nothing where it has none of
+/// them. The error says which one failed, and what was printed.
+pub fn run(document: &Document, why: Option<&str>) -> Result<(), String> {
+    let is_wanted = |block: &&Block| block.language == "console" && block.ignore.as_deref() == why;
+    let blocks = document.blocks.iter().filter(is_wanted);
     let commands: Vec<_> = blocks.flat_map(Block::commands).collect();
     if commands.is_empty() {
         return Ok(());

@@ -20,8 +20,11 @@ const HELM: GoProgram = GoProgram {
 /// The chart.
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/kube-node");
 
+/// Where helm keeps what is a user's.
+pub const HELM_VARIABLES: [&str; 3] = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
+
 /// Where helm is.
-fn program() -> &'static Path {
+pub fn helm_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| HELM.path().expect("helm is built"))
 }
@@ -29,8 +32,8 @@ fn program() -> &'static Path {
 /// Runs helm, with no settings of the user's.
 pub fn try_helm<A: AsRef<OsStr>>(kubeconfig: &Path, args: &[A]) -> Output {
     let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("helm-home");
-    let mut helm = Command::new(program());
-    for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+    let mut helm = Command::new(helm_program());
+    for variable in HELM_VARIABLES {
         helm.env(variable, &home);
     }
     helm.args(args).env("KUBECONFIG", kubeconfig).output().expect("helm runs")

@@ -11,6 +11,7 @@
 
 #[path = "../compare/mod.rs"]
 mod compare;
+mod documented;
 mod fault_injection;
 mod fleet;
 mod hosting;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     // The longest first.
     let trials = trials! {
         waiting installed::release::from_install_to_uninstall,
+        blocking documented::the_documented_commands_install_and_uninstall,
         waiting compare::ours_differs_least_and_each_difference_is_explained,
         waiting pulled::the_chart_is_installed_with_an_image_out_of_a_registry,
         waiting fault_injection::our_pod_in_silence,
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         waiting fault_injection::our_pod_reboots,
         waiting fault_injection::an_upstream_pod_by_turns,
         waiting fault_injection::an_upstream_pod_after_a_while,
+        blocking documented::the_documented_commands_show_the_real_node,
         waiting fleet::from_create_to_cleanup,
         waiting hosting::machines_of_another_cluster,
         waiting machines::five_of_each_are_ready_and_what_their_class_says,
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         blocking compare::facts::tests::what_passes_by_is_told_from_what_stays,
         blocking compare::page::tests::a_table_is_read_as_it_was_written_and_reasons_are_kept,
         blocking compare::page::tests::what_is_not_listed_and_what_is_stale_is_told,
+        blocking documented::each_block_that_installs_is_run,
         blocking every_test_is_in_the_list,
     };
     harness::run("real_node", trials, others)

@@ -27,6 +27,7 @@ use crate::{
     objects::{is_available, name},
     patches::Patches,
     permits::OfProcess,
+    preconditions,
 };
 
 /// Lease duration of the operators' election.
@@ -292,45 +293,22 @@ impl Checks {
         if let Some(violation) = heartbeat {
             self.violate(&violation);
         }
-        if sent.path.ends_with("/eviction")
-            && !sent.json()["deleteOptions"]["preconditions"]["uid"].is_string()
+        // A Node whose deletion was accepted is not deleted once more.
+        if sent.method == Method::DELETE
+            && self.state.lock().invariants.permits.is_deleted(&deletion(sent, sent.json()))
         {
-            self.violate(&format!("{} {} does not say which pod: {}", sent.method, sent.path, sent.json()));
+            self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
         }
-        let is_ours = ["/nodes/", "/nodesets/", "/nodeclasses/"].iter().any(|part| sent.path.contains(part));
-        if !is_ours || sent.path.ends_with("/status") || sent.path.contains("/leases/") {
-            return;
+        if preconditions::is_missing(sent) {
+            self.violate(&format!("{} {} has no precondition: {}", sent.method, sent.path, sent.json()));
         }
-        let body = sent.json();
-        let named = match sent.method {
-            Method::PATCH => {
-                let metadata = &body["metadata"];
-                let steps = || body.as_array().into_iter().flatten();
-                let has_test = |path: &str| steps().any(|step| step["op"] == "test" && step["path"] == path);
-                let tests = has_test("/metadata/uid") || has_test("/metadata/resourceVersion");
-                let is_of_taints = |step: &Value| {
-                    step["op"] != "test"
-                        && step["path"].as_str().unwrap_or_default().starts_with("/spec/taints")
-                };
-                let tests = tests && (has_test("/spec/taints") || !steps().any(is_of_taints));
-                // A merge patch replaces lists whole.
-                let has_list = ["finalizers", "ownerReferences"].iter().any(|list| metadata[list].is_array())
-                    || body["spec"]["taints"].is_array();
-                let is_versioned = metadata["resourceVersion"].is_string();
-                is_versioned || tests || metadata["uid"].is_string() && !has_list
-            }
-            Method::DELETE => {
-                // A Node whose deletion was accepted is not deleted once more.
-                if self.state.lock().invariants.permits.is_deleted(&deletion(sent, body)) {
-                    self.violate(&format!("{} deletes {} once more", sent.process, sent.path));
-                }
-                let known = &body["preconditions"];
-                known["uid"].is_string() && known["resourceVersion"].is_string()
-            }
-            _ => true,
-        };
-        if !named {
-            self.violate(&format!("{} {} has no precondition: {body}", sent.method, sent.path));
+    }
+
+    /// A process will hear that its write is refused.
+    pub fn refused(&self, sent: &Sent) {
+        if sent.path.starts_with("/api/v1/nodes/") && sent.json()["spec"]["unschedulable"] == true {
+            let uid = sent.json()["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            self.state.lock().invariants.permits.refused(uid);
         }
     }
 

@@ -25,6 +25,7 @@ mod objects;
 mod others;
 mod patches;
 mod permits;
+mod preconditions;
 mod process;
 mod reconciliations;
 mod run;

@@ -150,10 +150,12 @@ impl Network {
         }
         self.alive().await;
         if is_write && shared.faults.is_forbidden(head.uri.path()) {
+            shared.checks.refused(&sent);
             return Ok(refusal(403, "Forbidden", "the account cannot write this resource"));
         }
         if is_write && shared.faults.is_refused(head.uri.path()) {
             shared.checks.scaling().refuse();
+            shared.checks.refused(&sent);
             return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
         }
         let is_renewal = sent.method == Method::PUT && sent.path.ends_with("/leases/kube-node-operator");

@@ -38,13 +38,15 @@ impl Permits {
         self.check(of)
     }
 
+    /// Notes that the drain of a Node was refused.
+    pub fn refused(&mut self, uid: String) {
+        self.refused.insert(uid);
+    }
+
     /// Checks a change of a Node by a process.
     pub fn note_node(&mut self, after: &Value, before: &Value, by: &Sent) -> Option<String> {
         let (now, last) = (reason(after), reason(before));
         let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        if now == Some(NodeWait::REFUSED) {
-            self.refused.insert(uid.clone());
-        }
         if now == last || now != Some(NodeWait::WaitingForBudget.reason()) {
             return None;
         }

@@ -1,5 +1,5 @@
 //! Scenarios of the systematic generator: what users do, without faults. Each write of such a run is then given each
-//! fault once. The last four are made for faults that random schedules hardly meet.
+//! fault once. The last five are made for faults that random schedules hardly meet.
 
 use crate::schedule::{Action, POD_CIDRS, Schedule};
 
@@ -12,7 +12,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 9] = [
+pub const ALL: [Scenario; 10] = [
     Scenario {
         name: "scale-up",
         of: |usual| Schedule { actions: vec![(1, scale(2)), (20, scale(5))], ..usual },
@@ -88,6 +88,17 @@ pub const ALL: [Scenario; 9] = [
                 (45, scale_other(2)),
                 (46, late("nodes", 0)),
             ],
+            ..usual
+        },
+    },
+    // A Node whose drain is refused was not available when it got its permit, and is when the refusals end.
+    Scenario {
+        name: "refused-drain",
+        of: |usual| Schedule {
+            // In storms of even seeds, a Node is available seven seconds after it is Ready.
+            seed: 2,
+            storm: true,
+            actions: vec![(1, scale_other(2)), (4, Action::Forbid("nodes", 30)), (5, Action::DeleteNode(0))],
             ..usual
         },
     },

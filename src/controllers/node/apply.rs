@@ -125,7 +125,12 @@ impl NodeController {
         Ok(())
     }
 
+    /// Starts the drain, unless its permit is being decided on anew: then the next reconciliation tries.
     async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<()> {
+        let (set, permits) = (self.granting_set(node), &self.context.drain_permits);
+        if set.as_ref().is_some_and(|set| !permits.start(set.name(), &node.uid)) {
+            return Ok(());
+        }
         let mut change = json!({ "spec": { "unschedulable": true } });
         // In the same write: the set's timeout counts from here, whichever process continues. An earlier
         // value stays if somebody uncordoned the Node meanwhile.
@@ -133,7 +138,13 @@ impl NodeController {
             let annotations = json!({ names::ANNOTATION_DRAIN_STARTED: format!("{at:.3}") });
             change["metadata"] = json!({ "annotations": annotations });
         }
-        self.patch(node, change, "close it to the scheduler").await
+        let result = self.patch(node, change, "close it to the scheduler").await;
+        if let (Some(set), Err(error)) = (set, &result)
+            && error.refusal().is_some()
+        {
+            permits.refused(set.name(), &node.uid);
+        }
+        result
     }
 
     /// Patches a Node in the state that was seen.

@@ -96,10 +96,15 @@ impl NodeController {
         (set.metadata.uid.as_deref() == Some(owner.uid.as_str())).then_some(set)
     }
 
-    /// Returns true if the drain of a Node may start. Without a readable set that stays, no permit is needed.
+    /// Returns true if the drain of a Node may start.
     pub(super) fn has_drain_permit(&self, node: &NodeView) -> bool {
-        let set = self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok());
+        let set = self.granting_set(node);
         set.is_none_or(|set| self.context.drain_permits.is_granted(set.name(), &node.uid))
+    }
+
+    /// The set whose permit the drain of a Node needs. Without a readable set that stays, no permit is needed.
+    pub(super) fn granting_set(&self, node: &NodeView) -> Option<Arc<CachedNodeSet>> {
+        self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok())
     }
 
     /// Evicts pods and returns those whose eviction was refused.

@@ -53,6 +53,8 @@ impl NodeSetController {
     /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
+        let refused = requests.clone();
+        context.drain_permits.on_refusal(move |set| refused.add(set.clone()));
         let controller = Arc::new(Self {
             api: Api::all(context.client.clone()),
             node_api: Api::all(context.client.clone()),

@@ -167,21 +167,22 @@ impl NodeSetController {
             .nodes()
             .map(|node| {
                 let mut member = member(node, startup, unhealthy_conditions);
-                // A granted permit is not withdrawn: the drain may have started, and a second one would
-                // exceed the budget. The same holds for a deletion that the watch has not shown yet.
-                let drain_refused = member.stage == DeletionStage::PendingDrain
-                    && member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED);
+                // A permit is not withdrawn: the drain may have started, and a second one would exceed the
+                // budget. The same holds for a deletion that the watch has not shown yet. A drain whose start was
+                // refused has not started: it may have to wait for others again.
+                let is_pending = member.stage == DeletionStage::PendingDrain;
+                let permits = &self.context.drain_permits;
+                let drains = is_pending && permits.is_in_use(&observed.name, &node.uid);
+                let is_refused = || {
+                    permits.is_granted(&observed.name, &node.uid)
+                        || member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED)
+                };
+                let drain_refused = is_pending && !drains && is_refused();
                 // A deletion that had no response may have been recorded as refused, and have taken effect.
                 let deletion_refused = node.deleted_at.is_none() && refused.contains_key(&node.name);
                 member.deletion_refused = drain_refused || deletion_refused;
-                let has_permit = || self.context.drain_permits.is_granted(&observed.name, &node.uid);
-                let goes = match member.stage {
-                    DeletionStage::Staying => observed.expectations.is_leaving(&node.name),
-                    // A refused drain has not started: it may have to wait for others again.
-                    DeletionStage::PendingDrain => !drain_refused && has_permit(),
-                    DeletionStage::Draining => false,
-                };
-                if goes {
+                let is_leaving = || observed.expectations.is_leaving(&node.name);
+                if drains || member.stage == DeletionStage::Staying && is_leaving() {
                     member.stage = DeletionStage::Draining;
                 }
                 member.victim = observed.victims.contains(&*node.uid);

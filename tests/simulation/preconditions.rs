@@ -1,0 +1,61 @@
+//! Each write of a process says which object it is about, in which state: the cache that the decision was made on may be old,
+//! and another object may have the name by now.
+//!
+//! Input: a write. Output: whether its precondition is missing.
+
+use http::Method;
+use serde_json::Value;
+
+use crate::checks::Sent;
+
+/// Returns true if a write says too little of the object that it is about.
+pub fn is_missing(sent: &Sent) -> bool {
+    let (path, body) = (&*sent.path, sent.json());
+    let is_about = |plurals: &[&str]| plurals.iter().any(|plural| path.contains(plural));
+    let has_uid = |options: &Value| options["preconditions"]["uid"].is_string();
+    if path.ends_with("/eviction") {
+        return !has_uid(&body["deleteOptions"]);
+    }
+    if sent.method == Method::DELETE && is_about(&["/pods/", "/secrets/"]) {
+        return !has_uid(body);
+    }
+    if path.contains("/leases/") || !is_about(&["/nodes/", "/nodesets/", "/nodeclasses/"]) {
+        return false;
+    }
+    match (&sent.method, path.ends_with("/status")) {
+        // A kubelet's status says of itself which Node it is about.
+        (&Method::PATCH, true) => !path.contains("/nodes/") && !has_state(body),
+        (&Method::PATCH, false) => !names_state(body),
+        (&Method::DELETE, _) => !has_uid(body) || !body["preconditions"]["resourceVersion"].is_string(),
+        _ => false,
+    }
+}
+
+/// Returns true if the status of a set or class says which spec it is about.
+fn has_state(body: &Value) -> bool {
+    steps(body).any(|step| match step["path"].as_str() {
+        Some("/metadata/generation") => step["op"] == "test",
+        Some("/metadata/resourceVersion") => true,
+        _ => false,
+    })
+}
+
+/// Returns true if a patch of an object says which object it is about, and in which state where it replaces a list.
+fn names_state(body: &Value) -> bool {
+    let metadata = &body["metadata"];
+    let has_test = |path: &str| steps(body).any(|step| step["op"] == "test" && step["path"] == path);
+    let tests = has_test("/metadata/uid") || has_test("/metadata/resourceVersion");
+    let is_of_taints = |step: &Value| {
+        step["op"] != "test" && step["path"].as_str().unwrap_or_default().starts_with("/spec/taints")
+    };
+    let tests = tests && (has_test("/spec/taints") || !steps(body).any(is_of_taints));
+    // A merge patch replaces lists whole.
+    let has_list = ["finalizers", "ownerReferences"].iter().any(|list| metadata[list].is_array())
+        || body["spec"]["taints"].is_array();
+    metadata["resourceVersion"].is_string() || tests || metadata["uid"].is_string() && !has_list
+}
+
+/// Steps of a JSON patch.
+fn steps(body: &Value) -> impl Iterator<Item = &Value> {
+    body.as_array().into_iter().flatten()
+}
