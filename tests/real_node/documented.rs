@@ -56,9 +56,7 @@ const STEPS: &[Step] = &[
     Of(INSTALL, "helm test kube-node"),
     RUNS,
     Of("docs/hollow-hosts.md", "hollowHosts.big.replicas=5"),
-    Shell(
-        "kubectl -n kube-node-system rollout status statefulset --selector app.kubernetes.io/component=hollow-host --timeout=2m",
-    ),
+    Shell("kubectl -n kube-node-system rollout status statefulset/kube-node-hollow-big --timeout=2m"),
     Shell(
         "helm upgrade kube-node charts/kube-node --namespace kube-node-system --reset-then-reuse-values --wait --wait-for-jobs --set autoscaler.enabled=true,autoscaler.clientNamespace=kube-system",
     ),

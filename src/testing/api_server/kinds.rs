@@ -16,6 +16,8 @@ pub struct Kind {
     pub namespaced: bool,
     /// True if the status is written by a subresource alone.
     pub status: bool,
+    /// True if a write of the status leaves the metadata as they are.
+    pub metadata_apart: bool,
     /// True if `metadata.generation` counts the changes of the spec.
     pub generation: bool,
     /// True if an update needs no resourceVersion.
@@ -33,6 +35,7 @@ const BASE: Kind = Kind {
     kind: "",
     namespaced: true,
     status: false,
+    metadata_apart: false,
     generation: false,
     unconditional: true,
     create_on_update: false,
@@ -43,6 +46,7 @@ const CUSTOM: Kind = Kind {
     version: "v1alpha1",
     namespaced: false,
     status: true,
+    metadata_apart: true,
     generation: true,
     unconditional: false,
     ..BASE
@@ -81,6 +85,9 @@ pub const KINDS: [Kind; 18] = [
         kind: "VolumeAttachment",
         namespaced: false,
         status: true,
+        metadata_apart: true,
+        unconditional: false,
+        returns_deleted: true,
         ..BASE
     },
     Kind {

@@ -122,10 +122,9 @@ pub fn update(
     let name = old["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let text = |field: &str| new["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, version) = (text("uid"), text("resourceVersion"));
-    // A write of a custom resource's status leaves the metadata as they are.
-    let is_custom_status = rules.is_custom() && subresource.is_some();
+    let is_of_status = rules.metadata_apart && subresource.is_some();
     let uid = Some(uid.as_str()).filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
-    let uid = uid.filter(|_| origin == UpdateKind::Put || !is_custom_status);
+    let uid = uid.filter(|_| origin == UpdateKind::Put || !is_of_status);
     if let Some(uid) = uid {
         let shown = old["metadata"]["uid"].as_str().unwrap_or_default();
         if origin == UpdateKind::Put {
@@ -269,7 +268,7 @@ fn restrict(rules: &Kind, subresource: Option<&str>, old: &Value, new: &mut Valu
     match subresource {
         None if rules.status => copy(old, new, "status"),
         None => {}
-        Some(_) if rules.is_custom() => {
+        Some(_) if rules.metadata_apart => {
             let status = new["status"].take();
             new.clone_from(old);
             set(new, "status", status);
