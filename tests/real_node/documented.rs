@@ -140,19 +140,18 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(cluster: &'a TemporaryCluster, registry: SocketAddr) -> Self {
-        let dir =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("documented-{}", std::process::id()));
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("reader-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         // Programs of the profile that images are made of are where a build of this profile would have put them.
         let (programs, built) = (dir.join("programs"), dir.join("target/here/dist"));
-        [&programs, &built].map(|folder| fs::create_dir_all(folder).unwrap());
+        for folder in [&programs, &built] {
+            fs::create_dir_all(folder).unwrap();
+        }
         let kubectl = PathBuf::from(cluster.state()["binaries"].as_str().unwrap()).join("kubectl");
         let own = Path::new(env!("CARGO_BIN_EXE_kube-node"));
-        let links =
-            [("kube-node", own), ("kubectl", &kubectl), ("helm", helm_program())].map(|(name, program)| {
-                symlink(program, programs.join(name)).unwrap();
-            });
-        drop(links);
+        for (name, program) in [("kube-node", own), ("kubectl", &kubectl), ("helm", helm_program())] {
+            symlink(program, programs.join(name)).unwrap();
+        }
         symlink(own, built.join("kube-node")).unwrap();
         for folder in ["docs", "examples", "charts", "tests"] {
             symlink(root().join(folder), dir.join(folder)).unwrap();
