@@ -7,22 +7,28 @@
 //!
 //! - Permits live in memory only. After a restart they are granted again from the observed state; a drain that
 //!   has started is visible as a cordoned Node and needs no permit.
-//! - A permit that may be in use is not taken back, since another Node would get its place in the budget. Once the API
-//!   server has refused the start of the drain, the set decides anew: the Node may have become available since.
+//! - A permit that may be in use is not taken back, since another Node would get its place in the budget. Where the API
+//!   server has refused the start of the drain, and no earlier attempt may have succeeded, the set decides anew: the Node
+//!   may have become available since.
 
 use std::{
     collections::HashMap,
+    mem::replace,
     sync::{Arc, OnceLock},
 };
 
 use parking_lot::Mutex;
 
 type OnChange<T> = OnceLock<Box<dyn Fn(&T) + Send + Sync>>;
+/// Permits of one NodeSet, by Node UID.
+type OfSet = HashMap<Arc<str>, Permit>;
 
 /// State of a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Permit {
-    /// The drain may start at any time, or may have started.
+pub(super) enum Permit {
+    /// The drain has not started, and may start at any time.
+    Unused,
+    /// The drain may have started.
     InUse,
     /// The API server has refused the start of the drain, which may be tried again.
     Refused,
@@ -33,8 +39,8 @@ enum Permit {
 /// Permits of all NodeSets in this process.
 #[derive(Default)]
 pub struct DrainPermits {
-    /// Permits by NodeSet name and Node UID.
-    granted: Mutex<HashMap<Arc<str>, HashMap<Arc<str>, Permit>>>,
+    /// By NodeSet name.
+    granted: Mutex<HashMap<Arc<str>, OfSet>>,
     on_grant: OnChange<Arc<str>>,
     on_refusal: OnChange<String>,
 }
@@ -59,11 +65,11 @@ impl DrainPermits {
             let before = all.remove(set).unwrap_or_default();
             let permits = nodes.into_iter().map(|(uid, name)| {
                 let permit = match before.get(&uid) {
-                    Some(Permit::InUse) => Permit::InUse,
-                    Some(Permit::Refused | Permit::OnHold) => Permit::Refused,
+                    Some(Permit::OnHold) => Permit::Refused,
+                    Some(permit) => *permit,
                     None => {
                         new.push(name);
-                        Permit::InUse
+                        Permit::Unused
                     }
                 };
                 (uid, permit)
@@ -83,46 +89,40 @@ impl DrainPermits {
 
     /// Returns true if this Node of the set has a permit.
     pub(super) fn is_granted(&self, set: &str, uid: &str) -> bool {
-        self.permit(set, uid, |_| true)
+        self.with(set, uid, |_| ()).is_some()
     }
 
-    /// Takes the permit of a Node into use. Returns false if the drain must not start now.
-    pub(super) fn start(&self, set: &str, uid: &str) -> bool {
-        self.permit(set, uid, |permit| {
-            let may_start = *permit != Permit::OnHold;
-            if may_start {
-                *permit = Permit::InUse;
-            }
-            may_start
-        })
+    /// Takes the permit of a Node into use, and returns it as it was. None: the drain must not start now.
+    pub(super) fn start(&self, set: &str, uid: &str) -> Option<Permit> {
+        self.with(set, uid, |permit| (*permit != Permit::OnHold).then(|| replace(permit, Permit::InUse)))?
     }
 
-    /// Notes that the API server has refused the start of a drain, and reports the set to the `on_refusal` callback.
-    pub(super) fn refused(&self, set: &str, uid: &str) {
-        let is_known = self.permit(set, uid, |permit| {
-            *permit = Permit::Refused;
-            true
-        });
-        if let Some(on_refusal) = self.on_refusal.get().filter(|_| is_known) {
+    /// Notes that the API server has not carried out the start of a drain, with the permit as it was before. A refusal that a
+    /// retry does not change is reported by the `on_refusal` callback.
+    pub(super) fn not_started(&self, set: &str, uid: &str, before: Permit, is_final: bool) {
+        let is_refused = is_final && before != Permit::InUse;
+        self.with(set, uid, |permit| *permit = if is_refused { Permit::Refused } else { before });
+        if let Some(on_refusal) = self.on_refusal.get().filter(|_| is_refused) {
             on_refusal(&set.to_owned());
         }
     }
 
-    /// Returns true if the drain of a Node may have started. A permit whose use was refused is on hold until it is granted
-    /// again or taken back by [`Self::replace`].
-    pub(super) fn is_in_use(&self, set: &str, uid: &str) -> bool {
-        self.permit(set, uid, |permit| {
-            let is_in_use = *permit == Permit::InUse;
-            if !is_in_use {
+    /// Returns true if the drain of a Node may have started, or may at any time. A permit whose use was refused is on hold
+    /// until it is granted again or taken back by [`Self::replace`].
+    pub(super) fn allows_drain(&self, set: &str, uid: &str) -> bool {
+        let allows = self.with(set, uid, |permit| {
+            let allows = matches!(permit, Permit::Unused | Permit::InUse);
+            if !allows {
                 *permit = Permit::OnHold;
             }
-            is_in_use
-        })
+            allows
+        });
+        allows == Some(true)
     }
 
-    /// Looks at a permit, or changes it. Returns false if the Node has none.
-    fn permit(&self, set: &str, uid: &str, with: impl FnOnce(&mut Permit) -> bool) -> bool {
-        self.granted.lock().get_mut(set).and_then(|permits| permits.get_mut(uid)).is_some_and(with)
+    /// Looks at a permit, or changes it. None if the Node has none.
+    fn with<T>(&self, set: &str, uid: &str, look: impl FnOnce(&mut Permit) -> T) -> Option<T> {
+        self.granted.lock().get_mut(set).and_then(|permits| permits.get_mut(uid)).map(look)
     }
 }
 
@@ -160,19 +160,32 @@ mod tests {
         drain_permits.on_grant(move |_| *counts.lock() += 1);
         drain_permits.on_refusal(move |set| into.lock().push(set.clone()));
         drain_permits.replace("set", [permit("a")]);
-        assert!(drain_permits.start("set", "a") && drain_permits.is_in_use("set", "a"));
-        drain_permits.refused("set", "a");
-        assert!(!drain_permits.is_in_use("set", "a"));
+        let start = || drain_permits.start("set", "a");
+        let not_started = |before, is_final| drain_permits.not_started("set", "a", before, is_final);
+        // A conflict is tried again.
+        not_started(start().unwrap(), false);
+        assert!(drain_permits.allows_drain("set", "a"));
+        not_started(start().unwrap(), true);
+        assert!(!drain_permits.allows_drain("set", "a"));
         // Nothing starts while the set decides.
-        assert!(drain_permits.is_granted("set", "a") && !drain_permits.start("set", "a"));
+        assert!(drain_permits.is_granted("set", "a") && start().is_none());
         drain_permits.replace("set", [permit("a")]);
-        assert!(drain_permits.start("set", "a") && drain_permits.is_in_use("set", "a"));
         // It is tried again after its back-off, and not for being granted again.
         assert_eq!((*granted.lock(), &**refused.lock()), (1, &["set".to_owned()][..]));
-        drain_permits.refused("set", "a");
+        not_started(start().unwrap(), true);
+        assert!(!drain_permits.allows_drain("set", "a"));
         drain_permits.replace("set", []);
-        assert!(!drain_permits.is_granted("set", "a") && !drain_permits.start("set", "a"));
-        drain_permits.refused("set", "a");
-        assert_eq!(refused.lock().len(), 2);
+        assert!(!drain_permits.is_granted("set", "a") && start().is_none());
+    }
+
+    #[test]
+    fn a_drain_that_may_have_started_keeps_its_permit() {
+        let drain_permits = DrainPermits::default();
+        drain_permits.replace("set", [permit("a")]);
+        // Its answer got lost.
+        assert_eq!(drain_permits.start("set", "a"), Some(Permit::Unused));
+        let before = drain_permits.start("set", "a").unwrap();
+        drain_permits.not_started("set", "a", before, true);
+        assert!(drain_permits.allows_drain("set", "a"));
     }
 }

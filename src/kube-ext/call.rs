@@ -107,6 +107,11 @@ impl ApiError {
         causes.into_iter().find(|cause| cause.reason == reason).map(|cause| cause.message.as_str())
     }
 
+    /// Returns true if the API server has answered that it did not carry the call out.
+    pub fn is_refusal(&self) -> bool {
+        self.code().is_some_and(|code| (400..500).contains(&code) && code != 408)
+    }
+
     /// Returns true if the call had no effect and a retry would have none: the request is refused until
     /// somebody changes a right, a quota, a policy or the request. Excludes 401: rejected credentials are
     /// renewed automatically.

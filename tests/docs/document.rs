@@ -1,6 +1,12 @@
 //! A document in Markdown, as far as it is tested: its fenced blocks, headings, links and code.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Folders with documents.
+const FOLDERS: [&str; 6] = ["", "docs", "docs/decisions", "docs/reference", "examples", "charts/kube-node"];
 
 /// A document.
 pub struct Document {
@@ -40,6 +46,14 @@ pub struct Command {
 }
 
 impl Document {
+    /// All documents of the repository, by their path in it.
+    pub fn all(root: &Path) -> Vec<Self> {
+        let mut paths: Vec<PathBuf> =
+            FOLDERS.into_iter().flat_map(|folder| files(root, folder, "md")).collect();
+        paths.sort();
+        paths.iter().map(|path| Self::read(root, path.to_str().unwrap())).collect()
+    }
+
     pub fn read(root: &Path, path: &str) -> Self {
         Self::parse(path, &fs::read_to_string(root.join(path)).unwrap())
     }
@@ -107,6 +121,13 @@ impl Block {
         }
         commands
     }
+}
+
+/// The files in a folder whose names end so, by their path in the repository.
+pub fn files(root: &Path, folder: &str, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.filter(|path| path.extension().is_some_and(|extension| extension == ending));
+    files.map(|path| path.strip_prefix(root).unwrap().to_owned()).collect()
 }
 
 /// As GitHub and mdBook name a heading.

@@ -16,7 +16,7 @@ mod shell;
 
 use std::{fs, path::PathBuf, sync::Mutex, thread};
 
-use document::Document;
+use document::{Document, files};
 
 /// Documents that are run at once.
 const LANES: usize = 2;
@@ -45,17 +45,7 @@ fn root() -> PathBuf {
 
 /// All documents, by their path in the repository.
 fn documents() -> Vec<Document> {
-    let folders = ["", "docs", "docs/decisions", "docs/reference", "examples", "charts/kube-node"];
-    let mut paths: Vec<PathBuf> = folders.into_iter().flat_map(|folder| files(folder, "md")).collect();
-    paths.sort();
-    paths.iter().map(|path| Document::read(&root(), path.to_str().unwrap())).collect()
-}
-
-/// The files in a folder whose names end so, by their path in the repository.
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
-    let files = entries.filter(|path| path.extension().is_some_and(|extension| extension == ending));
-    files.map(|path| path.strip_prefix(root()).unwrap().to_owned()).collect()
+    Document::all(&root())
 }
 
 #[test]
@@ -106,7 +96,7 @@ fn objects_are_accepted() {
 /// A reader applies these beside nodes whose containers run.
 #[test]
 fn hollow_classes_keep_pods_off_that_are_not_for_them() {
-    let of_examples = files("examples", "yaml").into_iter().map(|path| {
+    let of_examples = files(&root(), "examples", "yaml").into_iter().map(|path| {
         let text = fs::read_to_string(root().join(&path)).unwrap();
         (path.display().to_string(), text)
     });
@@ -162,7 +152,7 @@ fn the_book_has_all_of_them() {
     let pages: Vec<Document> = documents().into_iter().filter(links::is_in_book).collect();
     let shown: Vec<PathBuf> = pages.iter().flat_map(links::targets).map(|(_, target, _)| target).collect();
     let folders = ["docs", "docs/benchmarks", "docs/images"];
-    for picture in folders.into_iter().flat_map(|folder| files(folder, "svg")) {
+    for picture in folders.into_iter().flat_map(|folder| files(&root(), folder, "svg")) {
         assert!(shown.contains(&picture), "no page of the book shows {}", picture.display());
     }
 }

@@ -87,14 +87,16 @@ const STEPS: &[Step] = &[
 
 /// About the real node itself; each document has a cluster of its own.
 pub fn the_documented_commands_show_the_real_node() {
-    let failed: Vec<String> =
-        documents().iter().filter_map(|document| shell::run(document, Some("real-node")).err()).collect();
+    let failed: Vec<String> = Document::all(&root())
+        .iter()
+        .filter_map(|document| shell::run(document, Some("real-node")).err())
+        .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 /// A block that this module runs says so by its reason, and each of them is run.
 pub fn each_block_that_installs_is_run() {
-    for document in documents() {
+    for document in Document::all(&root()) {
         for block in document.blocks.iter().filter(|block| block.ignore.as_deref() == Some("installs")) {
             let is_run = STEPS.iter().any(|step| match step {
                 Of(path, text) | Refused(path, text, _) => {
@@ -216,12 +218,4 @@ impl<'a> Reader<'a> {
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// All documents that have such blocks.
-fn documents() -> Vec<Document> {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name());
-    let docs = docs.filter_map(|name| Some(format!("docs/{}", name.to_str()?)));
-    let files = docs.filter(|path| path.ends_with(".md"));
-    files.chain(["README.md".to_owned()]).map(|path| Document::read(&root(), &path)).collect()
 }

@@ -128,7 +128,8 @@ impl NodeController {
     /// Starts the drain, unless its permit is being decided on anew: then the next reconciliation tries.
     async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<()> {
         let (set, permits) = (self.granting_set(node), &self.context.drain_permits);
-        if set.as_ref().is_some_and(|set| !permits.start(set.name(), &node.uid)) {
+        let permit = set.as_ref().map(|set| (set.name(), permits.start(set.name(), &node.uid)));
+        if matches!(permit, Some((_, None))) {
             return Ok(());
         }
         let mut change = json!({ "spec": { "unschedulable": true } });
@@ -138,13 +139,13 @@ impl NodeController {
             let annotations = json!({ names::ANNOTATION_DRAIN_STARTED: format!("{at:.3}") });
             change["metadata"] = json!({ "annotations": annotations });
         }
-        let result = self.patch(node, change, "close it to the scheduler").await;
-        if let (Some(set), Err(error)) = (set, &result)
-            && error.refusal().is_some()
+        let result = api::patch(&self.api, &api::metadata(node), change, "close it to the scheduler").await;
+        if let (Some((set, Some(before))), Err(error)) = (permit, &result)
+            && error.is_refusal()
         {
-            permits.refused(set.name(), &node.uid);
+            permits.not_started(set, &node.uid, before, error.is_final());
         }
-        result
+        Ok(result?)
     }
 
     /// Patches a Node in the state that was seen.

@@ -172,7 +172,7 @@ impl NodeSetController {
                 // refused has not started: it may have to wait for others again.
                 let is_pending = member.stage == DeletionStage::PendingDrain;
                 let permits = &self.context.drain_permits;
-                let drains = is_pending && permits.is_in_use(&observed.name, &node.uid);
+                let drains = is_pending && permits.allows_drain(&observed.name, &node.uid);
                 let is_refused = || {
                     permits.is_granted(&observed.name, &node.uid)
                         || member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED)
