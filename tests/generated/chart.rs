@@ -20,7 +20,7 @@ const INSTALL: &str = "
 
 From the sources, since no registry has the image yet: push it to a registry of yours, and name that one.
 
-```console,ignore=helm
+```console,ignore=installs
 $ kube-node image kube-node --push REGISTRY/NAME
 $ helm install kube-node charts/kube-node --namespace kube-node-system --create-namespace --set image.repository=REGISTRY/NAME --wait
 $ helm test kube-node --namespace kube-node-system

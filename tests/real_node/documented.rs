@@ -71,7 +71,8 @@ const STEPS: &[Step] = &[
     Of(INSTALL, "kubectl delete nodesets,nodeclasses --all"),
     Of(INSTALL, "kubectl delete crd"),
     // Refused once more, and drained by the job.
-    Of(INSTALL, "helm test kube-node"),
+    Of("charts/kube-node/README.md", "helm test kube-node"),
+    Shell("kubectl apply -f examples/nodes.yaml"),
     RUNS,
     Refused(INSTALL, "error: there are 1 NodeSet (hollow)", "there are 1 NodeSet (workers), 10 Nodes ("),
     Of(INSTALL, "--set uninstall.deleteNodes=true"),
