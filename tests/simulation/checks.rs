@@ -190,6 +190,11 @@ impl Checks {
         state.changing_writes
     }
 
+    /// Says whether each write is answered, and each watch and clock shows what is.
+    pub fn expect_answers(&self, is_certain: bool) {
+        self.state.lock().invariants.is_certain = is_certain;
+    }
+
     /// Says for how long what was so before may still be acted on.
     pub fn remember_for(&self, time: Duration) {
         self.state.lock().invariants.memory = time;

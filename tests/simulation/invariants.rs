@@ -28,8 +28,11 @@ use crate::{
     statuses::Statuses,
 };
 
-/// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice.
+/// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice, or of a drain
+/// that may have started and is tried again.
 const YOUNG: Duration = Duration::from_secs(70);
+/// The same where each write is answered, and each watch and clock shows what is.
+const YOUNG_WITHOUT_FAULTS: Duration = Duration::from_secs(9);
 
 /// Longest time after which a pod counts as made at once.
 const PROMPT: Duration = Duration::from_millis(100);
@@ -73,6 +76,8 @@ pub struct Invariants {
     pub drained: i64,
     /// True if watches freeze.
     pub freezes: bool,
+    /// True if each write is answered, and each watch and clock shows what is.
+    pub is_certain: bool,
     /// True time.
     pub time: Timestamp,
     /// Time for which what was so before may still be acted on.
@@ -370,7 +375,8 @@ impl Invariants {
             self.found.insert(node.clone(), now + self.memory.min(YOUNG));
         }
         if !counts(before) && counts(after) && (self.freezes || waits()) {
-            self.young.insert(node.clone(), now + YOUNG);
+            let young = if self.is_certain { YOUNG_WITHOUT_FAULTS } else { YOUNG };
+            self.young.insert(node.clone(), now + young);
         }
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);
         // A Node that never starts is available for schedulers of pods that tolerate its taint, and not for its set.

@@ -91,14 +91,21 @@ pub const ALL: [Scenario; 10] = [
             ..usual
         },
     },
-    // A Node whose drain is refused was not available when it got its permit, and is when the refusals end.
+    // A Node whose drain is refused was not available when it got its permit, and is when the refusals end, while
+    // the Node in its place does not start yet.
     Scenario {
         name: "refused-drain",
         of: |usual| Schedule {
             // In storms of even seeds, a Node is available seven seconds after it is Ready.
             seed: 2,
             storm: true,
-            actions: vec![(1, scale_other(2)), (4, Action::Forbid("nodes", 30)), (5, Action::DeleteNode(0))],
+            actions: vec![
+                (1, scale_other(2)),
+                (4, Action::Forbid("nodes", 30)),
+                (5, Action::DeleteNode(0)),
+                (6, Action::Break(100)),
+                (42, Action::Roll(7)),
+            ],
             ..usual
         },
     },
