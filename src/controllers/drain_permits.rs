@@ -19,7 +19,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-type OnChange<T> = OnceLock<Box<dyn Fn(&T) + Send + Sync>>;
+type OnGrant = Box<dyn Fn(&Arc<str>) + Send + Sync>;
+type OnRefusal = Box<dyn Fn(&str) + Send + Sync>;
 /// Permits of one NodeSet, by Node UID.
 type OfSet = HashMap<Arc<str>, Permit>;
 
@@ -41,8 +42,8 @@ pub(super) enum Permit {
 pub struct DrainPermits {
     /// By NodeSet name.
     granted: Mutex<HashMap<Arc<str>, OfSet>>,
-    on_grant: OnChange<Arc<str>>,
-    on_refusal: OnChange<String>,
+    on_grant: OnceLock<OnGrant>,
+    on_refusal: OnceLock<OnRefusal>,
 }
 
 impl DrainPermits {
@@ -52,7 +53,7 @@ impl DrainPermits {
     }
 
     /// Registers the callback for refused drains; it gets the name of the NodeSet. Only the first registration counts.
-    pub(super) fn on_refusal(&self, enqueue: impl Fn(&String) + Send + Sync + 'static) {
+    pub(super) fn on_refusal(&self, enqueue: impl Fn(&str) + Send + Sync + 'static) {
         drop(self.on_refusal.set(Box::new(enqueue)));
     }
 
@@ -103,7 +104,7 @@ impl DrainPermits {
         let is_refused = is_final && before != Permit::InUse;
         self.with(set, uid, |permit| *permit = if is_refused { Permit::Refused } else { before });
         if let Some(on_refusal) = self.on_refusal.get().filter(|_| is_refused) {
-            on_refusal(&set.to_owned());
+            on_refusal(set);
         }
     }
 
@@ -120,9 +121,9 @@ impl DrainPermits {
         allows == Some(true)
     }
 
-    /// Looks at a permit, or changes it. None if the Node has none.
-    fn with<T>(&self, set: &str, uid: &str, look: impl FnOnce(&mut Permit) -> T) -> Option<T> {
-        self.granted.lock().get_mut(set).and_then(|permits| permits.get_mut(uid)).map(look)
+    /// Reads or changes the permit of a Node; None if the Node has none.
+    fn with<T>(&self, set: &str, uid: &str, access: impl FnOnce(&mut Permit) -> T) -> Option<T> {
+        self.granted.lock().get_mut(set).and_then(|permits| permits.get_mut(uid)).map(access)
     }
 }
 
@@ -158,7 +159,7 @@ mod tests {
         let (granted, refused): (Arc<Mutex<u32>>, Arc<Mutex<Vec<String>>>) = Default::default();
         let (counts, into) = (Arc::clone(&granted), Arc::clone(&refused));
         drain_permits.on_grant(move |_| *counts.lock() += 1);
-        drain_permits.on_refusal(move |set| into.lock().push(set.clone()));
+        drain_permits.on_refusal(move |set| into.lock().push(set.to_owned()));
         drain_permits.replace("set", [permit("a")]);
         let start = || drain_permits.start("set", "a");
         let not_started = |before, is_final| drain_permits.not_started("set", "a", before, is_final);

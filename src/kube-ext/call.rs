@@ -107,7 +107,7 @@ impl ApiError {
         causes.into_iter().find(|cause| cause.reason == reason).map(|cause| cause.message.as_str())
     }
 
-    /// Returns true if the API server has answered that it did not carry the call out.
+    /// Returns true if the API server answered that the call had no effect: a client error, except for a time-out (408).
     pub fn is_refusal(&self) -> bool {
         self.code().is_some_and(|code| (400..500).contains(&code) && code != 408)
     }
@@ -116,7 +116,7 @@ impl ApiError {
     /// somebody changes a right, a quota, a policy or the request. Excludes 401: rejected credentials are
     /// renewed automatically.
     pub fn is_final(&self) -> bool {
-        self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 401 | 408 | 409 | 429))
+        self.is_refusal() && !matches!(self.code(), Some(401 | 409 | 429))
     }
 
     /// All values of [`Self::reason`].

@@ -38,6 +38,15 @@ fn programs() -> &'static Path {
     })
 }
 
+/// Makes a folder to work in, from which the paths of the repository lead to its files.
+pub fn make_folder(dir: &Path) {
+    let _ = fs::remove_dir_all(dir);
+    fs::create_dir_all(dir).unwrap();
+    for folder in ["docs", "examples", "charts", "tests"] {
+        symlink(root().join(folder), dir.join(folder)).unwrap();
+    }
+}
+
 /// Runs the commands of a document that have this reason not to be run with the others, or none; nothing where it has none of
 /// them. The error says which one failed, and what was printed.
 pub fn run(document: &Document, why: Option<&str>) -> Result<(), String> {
@@ -48,11 +57,7 @@ pub fn run(document: &Document, why: Option<&str>) -> Result<(), String> {
         return Ok(());
     }
     let dir = programs().join(document.path.replace(['/', '.'], "-"));
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).unwrap();
-    for folder in ["docs", "examples", "charts", "tests"] {
-        symlink(root().join(folder), dir.join(folder)).unwrap();
-    }
+    make_folder(&dir);
     let mut script = "set -euo pipefail\ntrap 'echo \"$here: this failed\"' ERR\n".to_owned();
     for command in &commands {
         let here = format!("{}:{}", document.path, command.line);

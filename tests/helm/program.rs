@@ -20,7 +20,7 @@ const HELM: GoProgram = GoProgram {
 /// The chart.
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/kube-node");
 
-/// Where helm keeps what is a user's.
+/// Variables that name the folders of a user's settings.
 pub const HELM_VARIABLES: [&str; 3] = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
 
 /// Where helm is.

@@ -2,7 +2,7 @@
 //! and those that install into a cluster, for which a local cluster stands with a registry beside it.
 //!
 //! A block is named by a part of its text. Replaced in it is what the reader fills in, and what is not the same here: the folder of
-//! the cluster, and the registry's port, which speaks http. In between stand the steps that the documents describe in words.
+//! the cluster, and the registry, which has another port and speaks http. In between stand the steps that the documents describe in words.
 
 #[path = "../docs/document.rs"]
 #[allow(dead_code, reason = "a part of it is for the documents that are run whole")]
@@ -32,58 +32,58 @@ use crate::{
 /// A step on the way through the documents.
 enum Step {
     /// The block of a document that has this text.
-    Block(&'static str, &'static str),
+    Run(&'static str, &'static str),
     /// Commands that stand in no block.
     Shell(&'static str),
     /// A block whose last command is refused, and what is said.
     Refused(&'static str, &'static str, &'static str),
 }
-use Step::{Block as Of, Refused, Shell};
+use Step::{Refused, Run, Shell};
 
 const INSTALL: &str = "docs/install.md";
-/// Where the release is as it was, and some Nodes run.
+/// Waits until the Nodes of `examples/nodes.yaml` are available.
 const RUNS: Step = Shell("kubectl wait nodeset/workers --for=condition=Available --timeout=2m");
 
 /// From a cluster without kube-node, by each way in, and back.
 const STEPS: &[Step] = &[
     // `up` has applied what the chart brings.
     Shell("kube-node cleanup --all"),
-    Of("docs/images.md", "kube-node image --push $registry/kube-node"),
-    Of("README.md", "kube-node setup --operator"),
+    Run("docs/images.md", "kube-node image --push $registry/kube-node"),
+    Run("README.md", "kube-node setup --operator"),
     Shell("kube-node cleanup && kube-node cleanup --operator"),
-    Of(INSTALL, "kube-node setup --operator --image REGISTRY/NAME:TAG"),
+    Run(INSTALL, "kube-node setup --operator --image REGISTRY/NAME:TAG"),
     Shell("kube-node cleanup && kube-node cleanup --operator"),
-    Of(INSTALL, "helm test kube-node"),
+    Run(INSTALL, "helm test kube-node"),
     RUNS,
-    Of("docs/hollow-hosts.md", "hollowHosts.big.replicas=5"),
+    Run("docs/hollow-hosts.md", "hollowHosts.big.replicas=5"),
     Shell("kubectl -n kube-node-system rollout status statefulset/kube-node-hollow-big --timeout=2m"),
     Shell(
         "helm upgrade kube-node charts/kube-node --namespace kube-node-system --reset-then-reuse-values --wait --wait-for-jobs --set autoscaler.enabled=true,autoscaler.clientNamespace=kube-system",
     ),
-    Of(INSTALL, "patch secret kube-node-autoscaler-server"),
+    Run(INSTALL, "patch secret kube-node-autoscaler-server"),
     Shell(
         "kubectl -n kube-node-system get secret kube-node-autoscaler-server -o jsonpath='{.data}' | grep tls.key >/dev/null",
     ),
-    Of(INSTALL, "helm rollback kube-node --namespace kube-node-system --wait"),
+    Run(INSTALL, "helm rollback kube-node --namespace kube-node-system --wait"),
     RUNS,
     Refused(INSTALL, "error: there are 1 NodeSet (hollow)", "there are 1 NodeSet (workers), 10 Nodes ("),
     RUNS,
-    Of(INSTALL, "kubectl delete nodesets,nodeclasses --all"),
-    Of(INSTALL, "kubectl delete crd"),
+    Run(INSTALL, "kubectl delete nodesets,nodeclasses --all"),
+    Run(INSTALL, "kubectl delete crd"),
     // Refused once more, and drained by the job.
-    Of("charts/kube-node/README.md", "helm test kube-node"),
+    Run("charts/kube-node/README.md", "helm test kube-node"),
     Shell("kubectl apply -f examples/nodes.yaml"),
     RUNS,
     Refused(INSTALL, "error: there are 1 NodeSet (hollow)", "there are 1 NodeSet (workers), 10 Nodes ("),
-    Of(INSTALL, "--set uninstall.deleteNodes=true"),
-    Of(INSTALL, "kubectl delete crd"),
+    Run(INSTALL, "--set uninstall.deleteNodes=true"),
+    Run(INSTALL, "kubectl delete crd"),
     // An image that no node has, so that the job cannot run: it has 45 s more than its time.
     Shell(
         "helm install kube-node charts/kube-node --namespace kube-node-system --create-namespace --set image.repository=localhost/none,uninstall.timeout=1s",
     ),
     Shell("! helm uninstall kube-node --namespace kube-node-system"),
-    Of(INSTALL, "--set image.repository=REGISTRY/NAME\n$ helm uninstall"),
-    Of(INSTALL, "kubectl delete crd"),
+    Run(INSTALL, "--set image.repository=REGISTRY/NAME\n$ helm uninstall"),
+    Run(INSTALL, "kubectl delete crd"),
 ];
 
 /// About the real node itself; each document has a cluster of its own.
@@ -100,7 +100,7 @@ pub fn each_block_that_installs_is_run() {
     for document in Document::all(&root()) {
         for block in document.blocks.iter().filter(|block| block.ignore.as_deref() == Some("installs")) {
             let is_run = STEPS.iter().any(|step| match step {
-                Of(path, text) | Refused(path, text, _) => {
+                Run(path, text) | Refused(path, text, _) => {
                     *path == document.path && block.text.contains(text)
                 }
                 Shell(_) => false,
@@ -119,16 +119,18 @@ pub fn the_documented_commands_install_and_uninstall() {
     for (number, step) in (1..).zip(STEPS) {
         let (name, text, refusal) = match step {
             Shell(text) => (format!("step {number}"), (*text).to_owned(), None),
-            Of(path, text) => reader.block(path, text, None),
-            Refused(path, text, refusal) => reader.block(path, text, Some(*refusal)),
+            Run(path, text) => (format!("{path}, {text}"), reader.block(path, text), None),
+            Refused(path, text, refusal) => {
+                (format!("{path}, {text}"), reader.block(path, text), Some(refusal))
+            }
         };
-        let output = reader.run(&name, &text);
+        let output = reader.run(&text);
         let is_right = match refusal {
             None => output.status.success(),
             Some(refusal) => !output.status.success() && said(&output).contains(refusal),
         };
         let events = || said_of_pods(&cluster, "kube-node-system");
-        assert!(is_right, "step {number}: {}\n{}\n{}", output.status, said(&output), events());
+        assert!(is_right, "{name}: {}\n{}\n{}", output.status, said(&output), events());
     }
     fs::remove_dir_all(&reader.dir).unwrap();
 }
@@ -144,7 +146,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(cluster: &'a TemporaryCluster, registry: SocketAddr) -> Self {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("reader-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+        shell::make_folder(&dir);
         // Programs of the profile that images are made of are where a build of this profile would have put them.
         let (programs, built) = (dir.join("programs"), dir.join("target/here/dist"));
         for folder in [&programs, &built] {
@@ -156,29 +158,20 @@ impl<'a> Reader<'a> {
             symlink(program, programs.join(name)).unwrap();
         }
         symlink(own, built.join("kube-node")).unwrap();
-        for folder in ["docs", "examples", "charts", "tests"] {
-            symlink(root().join(folder), dir.join(folder)).unwrap();
-        }
         Self { cluster, registry, dir }
     }
 
-    /// Name, commands and refusal of a block.
-    fn block(
-        &self,
-        path: &str,
-        text: &str,
-        refusal: Option<&'static str>,
-    ) -> (String, String, Option<&'static str>) {
+    /// Commands of a block, with what the reader fills in.
+    fn block(&self, path: &str, text: &str) -> String {
         let document = Document::read(&root(), path);
         let is_it = |block: &&Block| block.ignore.as_deref() == Some("installs") && block.text.contains(text);
         let found: Vec<&Block> = document.blocks.iter().filter(is_it).collect();
         let [block] = found[..] else { panic!("{path} has {} blocks with {text:?}", found.len()) };
-        let name = format!("{path}:{}", block.line);
         let mut commands = String::new();
         for command in block.commands() {
             writeln!(commands, "{}", command.text).unwrap();
         }
-        (name, self.filled_in(&commands), refusal)
+        self.filled_in(&commands)
     }
 
     /// Commands with what the reader fills in.
@@ -195,8 +188,7 @@ impl<'a> Reader<'a> {
             text = text.replace(from, &to);
         }
         if text.contains("REVISION") {
-            let status =
-                self.run("helm status", "helm status kube-node --namespace kube-node-system -o json");
+            let status = self.run("helm status kube-node --namespace kube-node-system -o json");
             let status: Value = serde_json::from_slice(&status.stdout).unwrap();
             text = text.replace("REVISION", &status["version"].to_string());
         }
@@ -204,8 +196,9 @@ impl<'a> Reader<'a> {
     }
 
     /// Runs commands, up to the first one that fails.
-    fn run(&self, name: &str, commands: &str) -> Output {
-        let script = format!("set -euo pipefail\ntrap 'echo \"{name}: this failed\" >&2' ERR\n{commands}");
+    fn run(&self, commands: &str) -> Output {
+        let script =
+            format!("set -euo pipefail\ntrap 'echo \"$BASH_COMMAND: this failed\" >&2' ERR\n{commands}");
         let path = format!("{}:{}", self.dir.join("programs").display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("bash");
         command.arg("-c").arg(script).current_dir(&self.dir).stdin(Stdio::null());

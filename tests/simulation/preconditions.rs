@@ -24,24 +24,25 @@ pub fn is_missing(sent: &Sent) -> bool {
     }
     match (&sent.method, path.ends_with("/status")) {
         // A kubelet's status says of itself which Node it is about.
-        (&Method::PATCH, true) => !path.contains("/nodes/") && !has_state(body),
-        (&Method::PATCH, false) => !names_state(body),
+        (&Method::PATCH, true) => !path.contains("/nodes/") && !names_spec(body),
+        (&Method::PATCH, false) => !names_object(body),
         (&Method::DELETE, _) => !has_uid(body) || !body["preconditions"]["resourceVersion"].is_string(),
         _ => false,
     }
 }
 
 /// Returns true if the status of a set or class says which spec it is about.
-fn has_state(body: &Value) -> bool {
+fn names_spec(body: &Value) -> bool {
     steps(body).any(|step| match step["path"].as_str() {
         Some("/metadata/generation") => step["op"] == "test",
+        // The API server refuses a version that is not the present one.
         Some("/metadata/resourceVersion") => true,
         _ => false,
     })
 }
 
 /// Returns true if a patch of an object says which object it is about, and in which state where it replaces a list.
-fn names_state(body: &Value) -> bool {
+fn names_object(body: &Value) -> bool {
     let metadata = &body["metadata"];
     let has_test = |path: &str| steps(body).any(|step| step["op"] == "test" && step["path"] == path);
     let tests = has_test("/metadata/uid") || has_test("/metadata/resourceVersion");

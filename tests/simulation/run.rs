@@ -163,8 +163,8 @@ impl Schedule {
         });
         checks.freezes = freezes;
         checks.is_prompt = !freezes && !is_late && self.faults.is_empty() && !is_cut_off;
-        let is_off = has(|action| matches!(action, Action::Outage(_) | Action::ClockError(..)));
-        all.expect_answers(checks.is_prompt && self.single.is_none() && !is_off);
+        let is_disturbed = has(|action| matches!(action, Action::Outage(_) | Action::ClockError(..)));
+        all.expect_answers(checks.is_prompt && self.single.is_none() && !is_disturbed);
     }
 
     /// What users do, and the wait for its effect.

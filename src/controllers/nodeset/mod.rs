@@ -54,7 +54,7 @@ impl NodeSetController {
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
         let refused = requests.clone();
-        context.drain_permits.on_refusal(move |set| refused.add(set.clone()));
+        context.drain_permits.on_refusal(move |set| refused.add(set.to_owned()));
         let controller = Arc::new(Self {
             api: Api::all(context.client.clone()),
             node_api: Api::all(context.client.clone()),

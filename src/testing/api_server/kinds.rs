@@ -17,7 +17,7 @@ pub struct Kind {
     /// True if the status is written by a subresource alone.
     pub status: bool,
     /// True if a write of the status leaves the metadata as they are.
-    pub metadata_apart: bool,
+    pub status_keeps_metadata: bool,
     /// True if `metadata.generation` counts the changes of the spec.
     pub generation: bool,
     /// True if an update needs no resourceVersion.
@@ -35,7 +35,7 @@ const BASE: Kind = Kind {
     kind: "",
     namespaced: true,
     status: false,
-    metadata_apart: false,
+    status_keeps_metadata: false,
     generation: false,
     unconditional: true,
     create_on_update: false,
@@ -46,7 +46,7 @@ const CUSTOM: Kind = Kind {
     version: "v1alpha1",
     namespaced: false,
     status: true,
-    metadata_apart: true,
+    status_keeps_metadata: true,
     generation: true,
     unconditional: false,
     ..BASE
@@ -85,7 +85,7 @@ pub const KINDS: [Kind; 18] = [
         kind: "VolumeAttachment",
         namespaced: false,
         status: true,
-        metadata_apart: true,
+        status_keeps_metadata: true,
         unconditional: false,
         returns_deleted: true,
         ..BASE

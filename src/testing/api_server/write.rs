@@ -122,7 +122,7 @@ pub fn update(
     let name = old["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let text = |field: &str| new["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, version) = (text("uid"), text("resourceVersion"));
-    let is_of_status = rules.metadata_apart && subresource.is_some();
+    let is_of_status = rules.status_keeps_metadata && subresource.is_some();
     let uid = Some(uid.as_str()).filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
     let uid = uid.filter(|_| origin == UpdateKind::Put || !is_of_status);
     if let Some(uid) = uid {
@@ -268,7 +268,7 @@ fn restrict(rules: &Kind, subresource: Option<&str>, old: &Value, new: &mut Valu
     match subresource {
         None if rules.status => copy(old, new, "status"),
         None => {}
-        Some(_) if rules.metadata_apart => {
+        Some(_) if rules.status_keeps_metadata => {
             let status = new["status"].take();
             new.clone_from(old);
             set(new, "status", status);
