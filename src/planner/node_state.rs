@@ -32,8 +32,6 @@ pub struct NodeState<'a> {
     pub ready_since: Option<Timestamp>,
     /// True if the Node is initialized: it was Ready once and has no startup taint left.
     pub started: bool,
-    /// True if a kubelet has posted a status.
-    pub has_kubelet: bool,
     /// True if an admin (`delete-first`) or cluster-autoscaler marked the Node to go first.
     pub marked: bool,
     /// True if a scale request named the Node as a victim.

@@ -86,12 +86,13 @@ fn availability(report: &Report<'_>) -> ConditionUpdate {
     }
     let staying = || report.members.iter().filter(|member| member.stage == DeletionStage::Staying);
     let drained = staying().filter(|member| member.autoscaler_drains && member.is_ready()).count();
-    let silent = staying().filter(|member| !member.has_kubelet).count();
-    let unready = staying().filter(|member| member.has_kubelet && member.ready_since.is_none());
-    let unready: Vec<&str> = unready.map(|member| member.name).collect();
+    // The message changes with the counts only, so that a watch of the set prints no line twice: a Node without a kubelet and
+    // one that keeps its startup taints are not Ready here, as they are not among those counted as Ready. What a Node waits
+    // for is its own condition.
+    let unready: Vec<&str> =
+        staying().filter(|member| !member.is_ready()).map(|member| member.name).collect();
     let causes = [
         (drained > 0).then(|| format!("{drained} are being emptied by cluster-autoscaler")),
-        (silent > 0).then(|| format!("{silent} wait for their machine's first status")),
         (!unready.is_empty()).then(|| format!("{} are not Ready ({})", unready.len(), first_names(unready))),
     ];
     let causes: Vec<String> = causes.into_iter().flatten().collect();

@@ -25,7 +25,6 @@ pub fn node(name: &'static str, revision: &'static str) -> NodeState<'static> {
         created: at(0),
         ready_since: Some(at(0)),
         started: true,
-        has_kubelet: true,
         ..NodeState::default()
     }
 }

@@ -325,7 +325,6 @@ pub(super) fn member<'a>(
         stage,
         ready_since: ready.map(|ready| ready.since.unwrap_or(Timestamp::UNIX_EPOCH)),
         started: node.is_started(startup),
-        has_kubelet: node.kubelet_version.is_some(),
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
         victim: false,
         autoscaler_drains: false,

@@ -14,13 +14,7 @@ use crate::{
 const NOW: i64 = 10_000;
 
 fn starting(name: &'static str, revision: &'static str) -> NodeState<'static> {
-    NodeState {
-        ready_since: None,
-        started: false,
-        has_kubelet: false,
-        created: at(NOW),
-        ..node(name, revision)
-    }
+    NodeState { ready_since: None, started: false, created: at(NOW), ..node(name, revision) }
 }
 
 /// An initialized Node whose kubelet has stopped reporting.
