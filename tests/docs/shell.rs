@@ -105,8 +105,11 @@ pub fn dry_run<'a>(objects: impl Iterator<Item = (String, &'a str)>) -> Result<(
         .output()
         .expect("kubectl");
     let said = String::from_utf8_lossy(&output.stderr);
-    let is_foreign =
-        |line: &&str| line.contains("no matches for kind") || line.starts_with("ensure CRDs are");
-    let refused: Vec<&str> = said.lines().filter(|line| !is_foreign(line)).collect();
+    let is_foreign = |line: &&str| {
+        let is_unknown = line.contains("no matches for kind") && !line.contains("in version \"kube-node.io/");
+        is_unknown || line.starts_with("ensure CRDs are")
+    };
+    let is_warning = |line: &&str| line.starts_with("Warning: ");
+    let refused: Vec<&str> = said.lines().filter(|line| !is_foreign(line) && !is_warning(line)).collect();
     if refused.is_empty() && !output.stdout.is_empty() { Ok(()) } else { Err(said.into_owned()) }
 }
