@@ -92,6 +92,7 @@ pub fn create(
     object["kind"] = json!(rules.kind);
     match rules.kind {
         "Pod" => object["status"] = json!({ "phase": "Pending", "qosClass": "BestEffort" }),
+        "VolumeAttachment" => object["status"] = json!({ "attached": false }),
         // A node may register with its status.
         "Node" => {}
         _ if rules.status => drop(object.as_object_mut().map(|object| object.remove("status"))),
@@ -122,7 +123,8 @@ pub fn update(
     let name = old["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let text = |field: &str| new["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, version) = (text("uid"), text("resourceVersion"));
-    let is_of_status = rules.status_keeps_metadata && subresource.is_some();
+    // A status of a custom resource leaves all metadata as they are, one of a kind that is built in all but the uid.
+    let is_of_status = rules.is_custom() && subresource.is_some();
     let uid = Some(uid.as_str()).filter(|uid| !uid.is_empty() && old["metadata"]["uid"] != **uid);
     let uid = uid.filter(|_| origin == UpdateKind::Put || !is_of_status);
     if let Some(uid) = uid {
