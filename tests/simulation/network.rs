@@ -214,13 +214,7 @@ impl Network {
             }
             Some(Fault::GatewayTimeout) => return Ok(refusal(504, "Timeout", "request timed out")),
             Some(Fault::LateAnswer) => sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await,
-            Some(Fault::CutAnswer) => {
-                // Whatever it says, the deletion has failed for whoever cannot read it.
-                if is_deletion_of_node(&sent.method, &sent.path) {
-                    shared.checks.scaling().refuse();
-                }
-                return cut(response, &mut draws).await;
-            }
+            Some(Fault::CutAnswer) => return cut(response, &mut draws).await,
             Some(Fault::KilledAfter) => self.kill(),
             _ => {}
         }
@@ -235,7 +229,8 @@ impl Network {
 
     /// Carries a request. The operator passes over a Node whose deletion failed, and may choose another one.
     async fn send(self, request: Request<kube::client::Body>) -> io::Result<Response<Body>> {
-        let is_deletion = is_deletion_of_node(request.method(), request.uri().path());
+        let is_deletion =
+            request.method() == Method::DELETE && request.uri().path().starts_with("/api/v1/nodes/");
         let checks = Arc::clone(&self.shared.checks);
         let result = self.carry(request).await;
         let status = result.as_ref().map(Response::status);
@@ -299,10 +294,6 @@ impl Network {
         });
         Response::from_parts(head, Body::from_stream(frames.flat_map(stream::iter)))
     }
-}
-
-fn is_deletion_of_node(method: &Method, path: &str) -> bool {
-    method == Method::DELETE && path.starts_with("/api/v1/nodes/")
 }
 
 /// An answer whose connection is cut before its last byte.
