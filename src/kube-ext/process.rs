@@ -4,26 +4,44 @@ use std::{
     fmt::Display,
     io::{self, Write},
     process::ExitCode,
+    sync::OnceLock,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::environment;
 
-/// Exit code of a command; a failure is printed as one line.
+/// The first failure to write a line of the result.
+static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
+
+/// Exit code of a command; a failure is printed as one line. A result that could not be written is a failure too.
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
+    let result = result.and_then(|code| match OUTPUT_FAILURE.get() {
+        Some(error) => bail!("cannot write the output: {error}"),
+        None => Ok(code),
+    });
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        print_note(format_args!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }
 
-/// Prints a line of the result. `println!` panics when the reader, such as `head`, has closed the pipe.
+/// Prints a line of the result. A reader that has closed the pipe, such as `head`, has what it wants; `println!`
+/// would panic. Any other failure is that of the command, once it ends.
 pub fn print_line(line: impl Display) {
-    let _ = writeln!(io::stdout(), "{line}");
+    if let Err(error) = writeln!(io::stdout(), "{line}")
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = OUTPUT_FAILURE.set(error);
+    }
+}
+
+/// Prints a line for people on standard error. `eprintln!` panics where nobody can read it, such as on a full disk.
+pub fn print_note(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Runs the asynchronous part of a command.

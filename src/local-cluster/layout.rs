@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, ErrorKind},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -113,11 +113,13 @@ impl Layout {
     /// Takes the right to run the cluster. A thread of a killed supervisor may hold the lock for a moment longer.
     pub async fn lock(&self) -> anyhow::Result<DirLock> {
         let failed = || not_writable(&self.dir);
-        let file = self.open_lock().with_context(failed)?;
+        let mut file = self.open_lock().with_context(failed)?;
         let deadline = Instant::now() + LOCK_LIMIT;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(DirLock { _file: file }),
+                Ok(()) if self.is_lock(&file).with_context(failed)? => return Ok(DirLock { _file: file }),
+                // `down --delete` has deleted it, with the folder: who locks the next one would not see this lock.
+                Ok(()) => file = self.open_lock().with_context(failed)?,
                 Err(TryLockError::WouldBlock) => {
                     let running = self.load().ok().flatten().as_ref().and_then(supervisor);
                     if running.is_some() || Instant::now() >= deadline {
@@ -133,6 +135,16 @@ impl Layout {
 
     fn open_lock(&self) -> io::Result<File> {
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.path("lock"))
+    }
+
+    /// Returns true if this is the file that others would lock.
+    fn is_lock(&self, file: &File) -> io::Result<bool> {
+        let own = file.metadata()?;
+        match fs::metadata(self.path("lock")) {
+            Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Stops the processes of a cluster without a supervisor, last started first. Returns the number that ran.

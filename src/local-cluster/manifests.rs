@@ -2,30 +2,29 @@
 //! operator's identity and rights, admission policies). `up` and `setup` apply the same objects, server-side,
 //! so a second time changes nothing.
 
-use std::{collections::HashSet, fmt::Debug, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use futures::future::try_join_all;
 use k8s_openapi::{
     api::{core::v1::Secret, rbac::v1::ClusterRole},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
-    runtime::{
-        conditions,
-        wait::{self, Condition, await_condition},
-    },
+    runtime::conditions,
 };
-use kube_ext::error::refusal;
+use kube_ext::{
+    call::{ApiError, call},
+    objects::wait_for,
+};
 use kube_node_api::names::{
     ANNOTATION_CREATED, FINALIZER_IN_USE, MACHINE_NAMESPACE, OPERATOR_SERVICE_ACCOUNT,
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::json;
-use tokio::time::{sleep, timeout};
 
 use super::NAMESPACE;
 
@@ -48,8 +47,6 @@ const FILES: [(&str, &str); 6] = [
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
 /// Time limit for deleted objects to be gone: namespaces go after all their objects.
 const GONE_LIMIT: Duration = Duration::from_mins(3);
-/// Pause before a failed watch is started again.
-const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Namespace of Kubernetes itself with the Leases of all nodes; never deleted.
 pub(super) const LEASES_NAMESPACE: &str = "kube-node-lease";
 
@@ -66,9 +63,9 @@ pub async fn install(client: &Client) -> anyhow::Result<()> {
 /// when no NodeClass is left.
 pub async fn release_secrets(client: &Client, namespace: &str, params: &PatchParams) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let failed =
-        |name: &str| format!("cannot take the finalizer {FINALIZER_IN_USE} off Secret {name} in {namespace}");
-    for secret in api.list_metadata(&ListParams::default()).await.with_context(|| failed("*"))? {
+    let action =
+        |name: &str| format!("take the finalizer {FINALIZER_IN_USE} off Secret {name} in {namespace}");
+    for secret in call(action("*"), api.list_metadata(&ListParams::default())).await? {
         let mut finalizers = secret.finalizers().to_vec();
         finalizers.retain(|finalizer| finalizer != FINALIZER_IN_USE);
         if finalizers == secret.finalizers() {
@@ -78,8 +75,7 @@ pub async fn release_secrets(client: &Client, namespace: &str, params: &PatchPar
         let change = json!({ "metadata": {
             "resourceVersion": secret.metadata.resource_version, "finalizers": finalizers,
         } });
-        let patched = api.patch_metadata(&name, params, &Patch::Merge(change)).await;
-        unless_gone(patched).with_context(|| failed(&name))?;
+        unless_gone(call(action(&name), api.patch_metadata(&name, params, &Patch::Merge(change))).await)?;
     }
     Ok(())
 }
@@ -87,8 +83,9 @@ pub async fn release_secrets(client: &Client, namespace: &str, params: &PatchPar
 /// Deletes objects and waits until all are gone.
 pub(super) async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
     for manifest in &objects {
-        let deleted = api(client, manifest).delete(&manifest.0.name_any(), &DeleteParams::default()).await;
-        unless_gone(deleted).with_context(|| format!("cannot delete {}", title(manifest)))?;
+        let (api, name) = (api(client, manifest), manifest.0.name_any());
+        let action = format_args!("delete {}", title(manifest));
+        unless_gone(call(action, api.delete(&name, &DeleteParams::default())).await)?;
     }
     for manifest in &objects {
         let is_gone = |object: Option<&DynamicObject>| object.is_none();
@@ -118,8 +115,8 @@ pub async fn absent(client: &Client, operator: &str, machines: &str) -> anyhow::
                 chosen(name);
             }
             let title = title(&manifest);
-            let there = api(client, &manifest).get_metadata_opt(&manifest.0.name_any()).await;
-            if there.with_context(|| format!("cannot read {title}"))?.is_none() {
+            let (api, name) = (api(client, &manifest), manifest.0.name_any());
+            if call(format_args!("read {title}"), api.get_metadata_opt(&name)).await?.is_none() {
                 absent.push((part, title));
             } else {
                 present.insert(part);
@@ -142,47 +139,16 @@ fn optional_part(file: &'static str, (object, resource): &Manifest) -> Option<(&
 /// Name and namespace of the release of helm that kube-node is; None if it was installed in another way, or not at all.
 pub async fn helm_release(client: &Client) -> anyhow::Result<Option<(String, String)>> {
     let roles: Api<ClusterRole> = Api::all(client.clone());
-    let role = roles.get_metadata_opt(OPERATOR_SERVICE_ACCOUNT).await;
-    let role = role.with_context(|| format!("cannot read ClusterRole {OPERATOR_SERVICE_ACCOUNT}"))?;
+    let action = format_args!("read ClusterRole {OPERATOR_SERVICE_ACCOUNT}");
+    let role = call(action, roles.get_metadata_opt(OPERATOR_SERVICE_ACCOUNT)).await?;
     let annotation = |key| role.as_ref().and_then(|role| role.annotations().get(key)).cloned();
     Ok(annotation(HELM_RELEASE).zip(annotation(HELM_NAMESPACE)))
 }
 
-/// Waits until an object meets a condition. `problem` names the condition that is not met. A watch that fails
-/// is started again, unless the API server denies it.
-pub(super) async fn wait_for<K: Clone + Debug + Send + DeserializeOwned + Resource + 'static>(
-    api: Api<K>,
-    name: &str,
-    condition: impl Condition<K>,
-    limit: Duration,
-    problem: &str,
-) -> anyhow::Result<()> {
-    let is_met = |object: Option<&K>| condition.matches_object(object);
-    let is_denied =
-        |error: &wait::Error| refusal(error).is_some_and(|status| matches!(status.code, 401 | 403));
-    let mut last = None;
-    let met = timeout(limit, async {
-        loop {
-            match await_condition(api.clone(), name, is_met).await {
-                Err(error) if !is_denied(&error) => last = Some(error),
-                met => return met.map(drop),
-            }
-            sleep(WATCH_PAUSE).await;
-        }
-    });
-    let met = met.await;
-    let late = || format!("after {} s {problem}", limit.as_secs());
-    match (met, last) {
-        (Ok(met), _) => met.with_context(|| problem.to_owned()),
-        (Err(_), Some(error)) => Err(error).with_context(late),
-        (Err(_), None) => Err(anyhow!(late())),
-    }
-}
-
 /// An answer of kube-apiserver; `None` if the object does not exist.
-pub(super) fn unless_gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+pub(super) fn unless_gone<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match answer {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         other => other.map(Some),
     }
 }
@@ -232,8 +198,9 @@ pub(super) async fn apply_manifest(client: &Client, manifest: &Manifest) -> anyh
     if is_removable_namespace(manifest) && namespace_is_ours(client, manifest).await? != Some(false) {
         object.annotations_mut().insert(ANNOTATION_CREATED.to_owned(), "true".to_owned());
     }
-    let applied = api.patch(&name, &apply_params(), &Patch::Apply(&object)).await;
-    applied.map(drop).with_context(|| format!("cannot apply {}", title(manifest)))
+    let action = format_args!("apply {}", title(manifest));
+    call(action, api.patch(&name, &apply_params(), &Patch::Apply(&object))).await?;
+    Ok(())
 }
 
 /// Returns true if the object is a namespace of the files that is no namespace of Kubernetes itself.
@@ -243,8 +210,8 @@ pub(super) fn is_removable_namespace((object, resource): &Manifest) -> bool {
 
 /// Returns true if an installation has created a namespace, and false if it was there before; none if it is not there.
 pub(super) async fn namespace_is_ours(client: &Client, manifest: &Manifest) -> anyhow::Result<Option<bool>> {
-    let there = api(client, manifest).get_metadata_opt(&manifest.0.name_any()).await;
-    let there = there.with_context(|| format!("cannot read {}", title(manifest)))?;
+    let (api, name) = (api(client, manifest), manifest.0.name_any());
+    let there = call(format_args!("read {}", title(manifest)), api.get_metadata_opt(&name)).await?;
     Ok(there.map(|namespace| namespace.annotations().contains_key(ANNOTATION_CREATED)))
 }
 
@@ -256,8 +223,9 @@ pub(super) async fn give_up_fields(
 ) -> anyhow::Result<()> {
     let name = manifest.0.name_any();
     let nothing = DynamicObject::new(&name, &manifest.1);
-    let applied = api(client, manifest).patch(&name, params, &Patch::Apply(&nothing)).await;
-    applied.map(drop).with_context(|| format!("cannot give up {}", title(manifest)))
+    let (api, action) = (api(client, manifest), format_args!("give up {}", title(manifest)));
+    call(action, api.patch(&name, params, &Patch::Apply(&nothing))).await?;
+    Ok(())
 }
 
 pub(super) fn apply_params() -> PatchParams {
@@ -294,13 +262,6 @@ pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    };
-
-    use http::{Request, Response};
-    use kube::client::Body;
     use kube_node_api::generated_name;
 
     use super::*;
@@ -369,39 +330,5 @@ mod tests {
     #[test]
     fn the_first_object_is_our_namespace() {
         assert_eq!(all().unwrap()[0].0.name_any(), NAMESPACE);
-    }
-
-    /// A client whose first requests are answered by `codes`, and the others by an empty list.
-    fn client(codes: &'static [u16]) -> (Client, Arc<AtomicUsize>) {
-        let requests = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&requests);
-        let server = tower::service_fn(move |_: Request<Body>| {
-            let code = codes.get(counted.fetch_add(1, Relaxed)).copied().unwrap_or(200);
-            let list = json!({ "apiVersion": "v1", "kind": "SecretList", "metadata": { "resourceVersion": "1" }, "items": [] });
-            let refusal = json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code });
-            let body = if code == 200 { list } else { refusal };
-            let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-            async { answer }
-        });
-        (Client::new(server, "default"), requests)
-    }
-
-    async fn wait_gone(client: Client) -> anyhow::Result<()> {
-        let is_gone = |secret: Option<&Secret>| secret.is_none();
-        wait_for(Api::namespaced(client, NAMESPACE), "a", is_gone, GONE_LIMIT, "a is not gone").await
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_that_fails_is_started_again_and_one_that_is_denied_ends_the_wait() {
-        let (failing, requests) = client(&[500, 503]);
-        wait_gone(failing).await.unwrap();
-        assert_eq!(requests.load(Relaxed), 3);
-        let (denying, requests) = client(&[403]);
-        assert_eq!(wait_gone(denying).await.unwrap_err().to_string(), "a is not gone");
-        assert_eq!(requests.load(Relaxed), 1);
-        let (dead, _) = client(&[500; 1_000]);
-        let error = wait_gone(dead).await.unwrap_err();
-        assert_eq!(error.to_string(), "after 180 s a is not gone");
-        assert!(error.chain().count() > 1, "the cause of the failed watches is kept");
     }
 }

@@ -16,6 +16,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     runtime::wait::Condition,
 };
+use kube_ext::{call::call, objects::wait_for};
 use kube_node_api::names::OPERATOR_SERVICE_ACCOUNT as NAME;
 use serde_json::Value;
 
@@ -24,7 +25,6 @@ use super::{
     manifests::{
         self, LEASES_NAMESPACE, Manifest, api, apply_manifest, give_up_fields, helm_release, install,
         is_removable_namespace, namespace_is_ours, parse, release_secrets, remove, title, unless_gone,
-        wait_for,
     },
 };
 
@@ -86,8 +86,8 @@ pub struct Installed {
 impl Installed {
     /// Reads it from the Deployment; None if there is none.
     pub async fn read(client: &Client) -> anyhow::Result<Option<Self>> {
-        let there = deployments(client).get_opt(NAME).await;
-        let there = there.with_context(|| format!("cannot read Deployment {NAME} in {NAMESPACE}"))?;
+        let action = format_args!("read Deployment {NAME} in {NAMESPACE}");
+        let there = call(action, deployments(client).get_opt(NAME)).await?;
         Ok(there.and_then(|own| {
             let version = own.labels().get(VERSION)?.clone();
             let containers = own.spec?.template.spec?.containers;
@@ -182,7 +182,8 @@ impl Removal {
     async fn try_out(&self, client: &Client) -> anyhow::Result<()> {
         let dry_run = DeleteParams::default().dry_run();
         for manifest in self.crds.iter().chain(&self.others) {
-            let tried = api(client, manifest).delete(&manifest.0.name_any(), &dry_run).await;
+            let (api, name) = (api(client, manifest), manifest.0.name_any());
+            let tried = call(format_args!("delete {}", title(manifest)), api.delete(&name, &dry_run)).await;
             unless_gone(tried).with_context(|| {
                 format!("nothing was deleted, since the deletion of {} would be refused", title(manifest))
             })?;
@@ -202,10 +203,11 @@ async fn try_out(client: &Client, objects: impl Iterator<Item = &Manifest>) -> a
     let mut params = manifests::apply_params();
     params.dry_run = true;
     for manifest in objects {
-        let tried = api(client, manifest);
-        match tried.patch(&manifest.0.name_any(), &params, &Patch::Apply(&manifest.0)).await {
+        let (api, name) = (api(client, manifest), manifest.0.name_any());
+        let action = format_args!("apply {}", title(manifest));
+        match call(action, api.patch(&name, &params, &Patch::Apply(&manifest.0))).await {
             // Its namespace is among the objects, and not there yet. A kind that the cluster lacks is 404 too.
-            Err(kube::Error::Api(status)) if status.code == 404 && status.message.contains("namespaces") => {}
+            Err(error) if error.is_not_found() && error.server_message().contains("namespaces") => {}
             tried => {
                 tried.with_context(|| {
                     format!("nothing was changed, since {} would be refused", title(manifest))

@@ -145,9 +145,11 @@ impl Cluster {
         }
         let id = real_node::id_of(layout.dir());
         let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
-        if assembled.is_err() {
-            // The networks of a real node are already taken.
-            real_node::remove(&id).await?;
+        // The networks of a real node are already taken.
+        if assembled.is_err()
+            && let Err(further) = real_node::remove(&id).await
+        {
+            progress.line(&format!("{further:#}"));
         }
         assembled
     }

@@ -3,18 +3,20 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
-use kube_ext::objects;
+use kube_ext::{
+    call::call,
+    objects::{self, wait_for},
+};
 use serde_json::json;
 
 use super::description::NAME;
-use crate::manifests::{unless_gone, wait_for};
+use crate::manifests::unless_gone;
 
 /// Time limit for the Node to become Ready after its kubelet is healthy.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -31,9 +33,9 @@ pub async fn unknown(client: &Client) -> anyhow::Result<()> {
     });
     let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
     let nodes = Api::<Node>::all(client.clone());
-    unless_gone(nodes.patch_status(NAME, &PatchParams::default(), &patch).await)
-        .map(drop)
-        .with_context(|| format!("cannot write the status of the Node {NAME}"))
+    let action = format_args!("write the status of the Node {NAME}");
+    unless_gone(call(action, nodes.patch_status(NAME, &PatchParams::default(), &patch)).await)?;
+    Ok(())
 }
 
 /// Waits until the Node is Ready and untainted, so that it takes pods.
