@@ -1,10 +1,12 @@
 //! Values that charts have by convention, and notes.
 
+use std::{collections::BTreeSet, path::Path};
+
 use serde_json::{Value, json};
 
 use crate::{
     program::{CHART, offline, said},
-    render::{all, name, one, pod, render, workloads},
+    render::{all, name, one, pod, render, template, workloads},
 };
 
 /// All that makes objects.
@@ -176,4 +178,27 @@ fn notes_say_how_nodes_get_the_image_and_what_is_unusual() {
         theirs.contains("kubectl label namespace theirs pod-security.kubernetes.io/enforce=baseline"),
         "{theirs}"
     );
+}
+
+/// YAML 1.1 takes a number or a `no` for something else than text, and both are legal names.
+#[test]
+fn a_namespace_may_be_called_like_a_number_or_no() {
+    let mut args = vec![CHART, "--namespace", "123", "--set-string", "machines.namespace=no"];
+    args.extend(EVERYTHING.iter().flat_map(|value| ["--set", value]));
+    let objects = template(Path::new("/nonexistent"), &args).unwrap();
+    assert_eq!(one(&objects, "Namespace", "no")["metadata"]["name"], "no");
+    let namespaces: BTreeSet<String> = objects.iter().flat_map(named_namespaces).collect();
+    let expected = ["123", "kube-node-lease", "kube-system", "no"].map(|name| json!(name).to_string());
+    assert_eq!(namespaces.into_iter().collect::<Vec<_>>(), expected);
+}
+
+/// All values of fields called `namespace`, as JSON.
+fn named_namespaces(value: &Value) -> Vec<String> {
+    let below: Vec<&Value> = match value {
+        Value::Object(fields) => fields.values().collect(),
+        Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    let own = value.get("namespace").filter(|namespace| !namespace.is_object()).map(Value::to_string);
+    own.into_iter().chain(below.into_iter().flat_map(named_namespaces)).collect()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     program::{CHART, copy_of_chart, offline, said},
-    render::{all, args, has, name, one, pod, render, template, workloads},
+    render::{all, has, name, one, pod, render, template, workloads},
 };
 
 /// No cluster.
@@ -55,7 +55,6 @@ fn gke_admits_pods_without_a_priority_class() {
     let objects = platform("gke");
     assert!(workloads(&objects).iter().all(|workload| pod(workload)["spec"]["priorityClassName"].is_null()));
     assert!(!has(&objects, "ResourceQuota"));
-    assert!(args(one(&objects, "Deployment", "kube-node-operator")).contains(&"--provider-id-prefix="));
     let account = one(&objects, "ServiceAccount", "kube-node-operator");
     assert!(account["metadata"]["annotations"]["iam.gke.io/gcp-service-account"].is_string());
 }

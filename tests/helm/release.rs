@@ -31,6 +31,7 @@ use super::{
 use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually};
 
 pub async fn from_install_to_uninstall() {
+    let _place = crate::place_of_a_cluster();
     // `up` has applied what the chart brings.
     let cleanup = CLUSTER.kube_node(&["cleanup", "--all"]);
     assert!(cleanup.status.success(), "{}", said(&cleanup));
@@ -50,6 +51,7 @@ pub async fn from_install_to_uninstall() {
     taken_over();
 
     fs::remove_dir_all(earlier.parent().unwrap()).unwrap();
+    CLUSTER.down();
 }
 
 /// From nothing to Nodes, and two more.

@@ -10,7 +10,10 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::PatchParams, core::PartialObjectMeta};
-use kube_ext::objects::{self, Typed};
+use kube_ext::{
+    call::ApiError,
+    objects::{self, Typed},
+};
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names::LABEL_NODECLASS};
 use local_cluster::release_secrets;
 use tokio::time::{Instant, sleep};
@@ -19,6 +22,8 @@ use crate::{access::object_names, print_line, text};
 
 /// Poll interval for objects that are being deleted.
 const POLL: Duration = Duration::from_millis(500);
+/// Pause before a request is sent again.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of names per kind in a message.
 const NAMES_MAX: usize = 5;
 
@@ -42,17 +47,17 @@ impl Uninstall {
         let sets = Api::<PartialObjectMeta<NodeSet>>::all(client.clone());
         let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
         let classes = Api::<PartialObjectMeta<NodeClass>>::all(client.clone());
+        let deadline = Instant::now() + self.timeout.0;
         let left = [
-            summary("NodeSet", &object_names(&sets, "").await?),
-            summary("Node", &object_names(&nodes, LABEL_NODECLASS).await?),
-            summary("NodeClass", &object_names(&classes, "").await?),
+            summary("NodeSet", &names(&sets, "", deadline).await?),
+            summary("Node", &names(&nodes, LABEL_NODECLASS, deadline).await?),
+            summary("NodeClass", &names(&classes, "", deadline).await?),
         ];
         let left = left.into_iter().flatten().collect::<Vec<_>>().join(", ");
         if left.is_empty() {
             print_line("No node of kube-node is left.");
         } else if self.delete_nodes {
             print_line(format_args!("Deleting {left}"));
-            let deadline = Instant::now() + self.timeout.0;
             delete_all(&sets, "", deadline).await?;
             delete_all(&nodes, LABEL_NODECLASS, deadline).await?;
             delete_all(&classes, "", deadline).await?;
@@ -66,14 +71,41 @@ impl Uninstall {
     }
 }
 
-/// Deletes the present objects of a kind and waits until none is left.
+/// Sends a request until it is answered for good: the job has one attempt, and the API server may restart beside it.
+async fn until_answered<T>(
+    deadline: Instant,
+    request: impl AsyncFn() -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    loop {
+        match request().await {
+            Err(error) if !error.is_final() && Instant::now() < deadline => {
+                print_line(format_args!("{}; trying again", error.chain()));
+                sleep(PAUSE).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn names<K: Typed>(api: &Api<K>, selector: &str, deadline: Instant) -> Result<Vec<String>, ApiError> {
+    until_answered(deadline, || object_names(api, selector)).await
+}
+
+/// Deletes the present objects of a kind and waits until none is left. All are asked to go, whichever may not.
 async fn delete_all<K: Typed>(api: &Api<K>, selector: &str, deadline: Instant) -> anyhow::Result<()> {
-    for name in object_names(api, selector).await? {
-        objects::delete(api, &name).await?;
+    let mut refused = None;
+    for name in names(api, selector, deadline).await? {
+        match until_answered(deadline, || objects::delete(api, &name)).await {
+            Err(error) if error.is_final() => drop(refused.get_or_insert(error)),
+            answer => drop(answer?),
+        }
+    }
+    if let Some(error) = refused {
+        return Err(error.into());
     }
     let mut count = usize::MAX;
     loop {
-        let left = object_names(api, selector).await?;
+        let left = names(api, selector, deadline).await?;
         let Some(summary) = summary(&K::kind(&()), &left) else { return Ok(()) };
         ensure!(
             Instant::now() < deadline,
@@ -100,7 +132,31 @@ fn summary(kind: &str, names: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::summary;
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn away() -> ApiError {
+        ApiError::TimedOut { action: "list NodeSets".to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_away_is_asked_again_until_the_deadline() {
+        let asked = Cell::new(0);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let answered = until_answered(deadline, async || {
+            asked.set(asked.get() + 1);
+            if asked.get() < 4 { Err(away()) } else { Ok("all") }
+        });
+        assert_eq!((answered.await.unwrap(), asked.get()), ("all", 4));
+        asked.set(0);
+        let given_up = until_answered(deadline, async || {
+            asked.set(asked.get() + 1);
+            Err::<(), _>(away())
+        });
+        assert!(given_up.await.is_err() && Instant::now() >= deadline);
+        assert_eq!(asked.get(), 8, "once a second, and three seconds had passed");
+    }
 
     #[test]
     fn what_is_there_is_named() {
