@@ -29,9 +29,9 @@ pub(super) const FIELD_MANAGER: &str = "kube-node-cli";
 pub(super) struct ClusterArgs {
     /// Kubeconfig of the cluster
     ///
-    /// Without --kubeconfig and --data-dir the command uses the cluster that KUBECONFIG names; if KUBECONFIG
-    /// is not set, the running cluster of `kube-node up` on this machine; if there is none, the cluster of
-    /// ~/.kube/config or of the pod.
+    /// Without --kubeconfig, --context and --data-dir the command uses the cluster that KUBECONFIG names; if
+    /// KUBECONFIG is not set, the cluster of `kube-node up` on this machine, which must run; if there is none,
+    /// the cluster of ~/.kube/config or of the pod.
     #[arg(long, value_name = "FILE", global = true, help_heading = "Cluster", conflicts_with = "data_dir")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; its current one when absent

@@ -92,7 +92,8 @@ impl Build {
     /// This program, and the machine program beside it if it is of the same build.
     fn running() -> anyhow::Result<Self> {
         let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
-        let machine = images::machine_beside(&whole).map_err(|why| eprintln!("{why:#}")).ok();
+        let machine =
+            images::machine_beside(&whole).map_err(|why| super::print_note(format_args!("{why:#}"))).ok();
         Ok(Self { program: Program::itself()?, machine })
     }
 
@@ -182,9 +183,9 @@ impl Image {
             })
             .collect();
         if packed.iter().all(|image| image.architecture() != ARCHITECTURE) {
-            eprintln!(
+            super::print_note(format_args!(
                 "note: the image does not run on machines like this one: none of its programs is for {ARCHITECTURE}"
-            );
+            ));
         }
         let progress = Progress::stderr();
         let pushed = registry::push(repository, tag, packed, self.plain_http, &progress).await;

@@ -22,7 +22,10 @@ impl Kubectl {
     pub fn run(self) -> anyhow::Result<()> {
         let layout = Layout::new(self.data_dir.as_deref())?;
         let Some(binaries) = layout.load()?.and_then(|state| state.binaries) else {
-            bail!("there is no cluster in {}: start one with kube-node up", layout.dir().display());
+            bail!(
+                "there is no cluster in {}: start one with kube-node up, or name the folder of another one with --data-dir",
+                layout.dir().display()
+            );
         };
         let kubectl = binaries.join("kubectl");
         let error = Command::new(&kubectl).args(self.args).env("KUBECONFIG", layout.kubeconfig()).exec();

@@ -33,7 +33,7 @@ use std::{ffi::OsStr, fmt::Write as _, path::Path, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use futures::{FutureExt, TryFutureExt};
-use kube_ext::process::{block_on, print_line};
+use kube_ext::process::{block_on, print_line, print_note};
 use kube_node_conformance::Check;
 use machine_agent::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
 

@@ -13,6 +13,10 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+/// Most labels, and most annotations, of a template: the limits of the schema.
+pub(super) const TEXTS_MAX: usize = 64;
+/// Most taints of a template.
+pub(super) const TAINTS_MAX: usize = 32;
 /// Booleans of YAML 1.1 that are strings in 1.2.
 const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
 

@@ -26,7 +26,7 @@ pub struct Operator {
     /// Listen address of /healthz, /readyz, /leader and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     admin_address: SocketAddr,
-    /// Prefix of providerIDs; the provider's name when absent, empty to leave them to a cloud-controller-manager
+    /// Prefix of providerIDs; the provider's name when absent, empty where a cloud-controller-manager sets them
     #[arg(long, value_name = "PREFIX")]
     provider_id_prefix: Option<String>,
     /// Image of kube-node for kubemark machines

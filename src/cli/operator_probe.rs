@@ -11,6 +11,8 @@ use tokio::time::timeout;
 
 use crate::manifest::object;
 
+/// Beginning of a probe's name.
+const PREFIX: &str = "kube-node-probe-";
 /// Time limit of [`probe`].
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -22,10 +24,17 @@ pub(super) async fn probe(client: &Client) -> anyhow::Result<bool> {
 /// Returns true if an operator accepts or refuses a NodeClass of this NodeController within the time limit.
 pub(super) async fn serves(client: &Client, node_controller: &str, limit: Duration) -> anyhow::Result<bool> {
     let api = Api::<NodeClass>::all(client.clone());
-    let name = format!("kube-node-probe-{:08x}", rand::random::<u32>());
+    let name = format!("{PREFIX}{:08x}", rand::random::<u32>());
     let spec = json!({ "nodeController": node_controller, "capacity": { "cpu": "1" } });
     let class = serde_json::from_value(object("NodeClass", &name, spec))?;
-    call("make a NodeClass to ask with", api.create(&PostParams::default(), &class)).await?;
+    let created = call("make a NodeClass to ask with", api.create(&PostParams::default(), &class)).await;
+    if let Err(error) = created {
+        // Without an answer, it may be there.
+        if !error.is_final() {
+            let _ = objects::delete(&api, &name).await;
+        }
+        return Err(error.into());
+    }
     let is_accepted_or_refused = |class: Option<&NodeClass>| {
         let status = class.and_then(|class| class.status.as_ref());
         status.is_some_and(|status| status.conditions.iter().any(|own| own.type_ == "Accepted"))
@@ -34,4 +43,18 @@ pub(super) async fn serves(client: &Client, node_controller: &str, limit: Durati
     // A class that no operator has seen has no finalizer and is deleted at once.
     objects::delete(&api, &name).await?;
     Ok(observed.ok().transpose()?.flatten().is_some())
+}
+
+/// Deletes the probes among the NodeClasses of these names, which interrupted commands have left. Returns the others.
+pub(super) async fn clear(client: &Client, classes: Vec<String>) -> anyhow::Result<Vec<String>> {
+    let (probes, others): (Vec<_>, Vec<_>) = classes.into_iter().partition(|name| name.starts_with(PREFIX));
+    let api = Api::<NodeClass>::all(client.clone());
+    for probe in probes {
+        objects::delete(&api, &probe).await?;
+        // A running operator has to release it.
+        let problem = format!("NodeClass {probe} is not gone: no operator has released it");
+        let is_gone = |class: Option<&NodeClass>| class.is_none();
+        objects::wait_for(api.clone(), &probe, is_gone, LIMIT, &problem).await?;
+    }
+    Ok(others)
 }

@@ -66,9 +66,16 @@ impl Up {
             }
             stop.cancelled().await;
         }
-        cluster.shutdown(&progress).await?;
+        let ended = cluster.shutdown(&progress).await;
         progress.finish();
-        launched.transpose().map(drop)
+        // The first failure is the cause.
+        match (launched.transpose(), ended) {
+            (Err(error), Err(further)) => {
+                progress.line(&format!("{further:#}"));
+                Err(error)
+            }
+            (launched, ended) => launched.map(drop).and(ended),
+        }
     }
 
     /// Runs `up` as a separate process, shows its output, and returns when its nodes are Ready.

@@ -12,6 +12,7 @@ use super::{
         refused_text, scale_down_order, seconds, strategy_type, written_count,
     },
 };
+use crate::manifest::{TAINTS_MAX, TEXTS_MAX};
 
 /// A place in the document, the place in the NodeSet, and the reader of the value.
 pub(super) type Rule = (&'static str, &'static str, fn(&Value) -> Outcome);
@@ -39,9 +40,7 @@ pub(super) const MACHINE_DEPLOYMENT_RULES: [Rule; 6] = [
     ("spec.paused", "spec.paused", flag),
 ];
 
-/// Most labels, annotations and taints of a template, and the most bytes of its annotations: the limits of the schema.
-const MOST_TEXTS: usize = 64;
-const MOST_TAINTS: usize = 32;
+/// Most bytes of the annotations of a template: the limit of the schema.
 const MOST_BYTES: usize = 64 * 1024;
 /// Most bytes of the annotations of an object, for any API server (`TotalAnnotationSizeLimitB`).
 const MOST_BYTES_OF_OBJECT: usize = 256 * 1024;
@@ -213,8 +212,8 @@ fn is_too_many(
 ) -> Option<String> {
     let all = all.filter(|all| !all.contains_key(key))?;
     let is_template = to != "metadata";
-    if is_template && all.len() >= MOST_TEXTS {
-        return Some(format!("a template has at most {MOST_TEXTS} {field}"));
+    if is_template && all.len() >= TEXTS_MAX {
+        return Some(format!("a template has at most {TEXTS_MAX} {field}"));
     }
     let size = |key: &str, value: &Value| key.len() + value.as_str().map_or(0, str::len);
     let bytes = size(key, value) + all.iter().map(|(key, value)| size(key, value)).sum::<usize>();
@@ -297,8 +296,8 @@ fn taints(ledger: &mut Ledger, set: &mut Value, taints: &Path) {
         let same = |other: &Value| other.get("key") == key.as_ref() && other.get("effect") == effect.as_ref();
         let is_repeated = all.is_some_and(|all| all.iter().any(same));
         let repeated = || is_repeated.then(|| "another taint has the same key and effect".to_owned());
-        let is_full = all.is_some_and(|all| all.len() >= MOST_TAINTS);
-        let too_many = || is_full.then(|| format!("a template has at most {MOST_TAINTS} taints"));
+        let is_full = all.is_some_and(|all| all.len() >= TAINTS_MAX);
+        let too_many = || is_full.then(|| format!("a template has at most {TAINTS_MAX} taints"));
         let refused = refused_taint(key.as_ref(), value.as_ref(), effect.as_ref());
         let refused = refused.or_else(repeated).or_else(too_many);
         if let Some(reason) = refused {

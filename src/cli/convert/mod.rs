@@ -54,7 +54,7 @@ impl Convert {
         for object in &converted.objects {
             super::print_line(manifest::document(object)?);
         }
-        converted.lines().for_each(|line| eprintln!("{line}"));
+        converted.lines().for_each(super::print_note);
         if converted.objects.is_empty() {
             bail!(
                 "{} holds no KubemarkMachineProviderConfig that can be converted: its kind must be that, in a document of its own or in providerSpec.value of a Machine, MachineSet or MachineDeployment",

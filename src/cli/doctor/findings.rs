@@ -159,8 +159,8 @@ pub(super) fn age(lease: &Lease, now: Timestamp) -> Option<i64> {
     Some(now.duration_since(renewed.0).as_secs())
 }
 
-/// Checks that machines with running pods reach the API server, where each renews its Lease.
-pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
+/// Checks that machines with running pods, in this namespace, reach the API server, where each renews its Lease.
+pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>, namespace: &str) -> Finding {
     let stale = ages.iter().filter_map(|(node, age)| match age {
         Some(age) if u64::try_from(*age).unwrap_or_default() < node_lease::SECONDS => None,
         Some(age) => Some(format!("{node} (Lease {age} s old)")),
@@ -174,7 +174,7 @@ pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
         ));
     }
     Finding::bad(format!("{count} of {all} machines whose pods run do not reach the API server: {names}"))
-        .hint("see the logs of their pods: kubectl logs -n kubemark -l name=hollow-node --tail=50")
+        .hint(format!("see the logs of their pods: kubectl logs -n {namespace} -l name=hollow-node --tail=50"))
         .hint("a NetworkPolicy, a DNS name or a certificate without the server's in-cluster address can be the cause; a machine in a silent phase (spec.failures.mode) looks the same")
 }
 

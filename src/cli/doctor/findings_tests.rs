@@ -88,13 +88,10 @@ fn a_request_that_is_stuck_says_who_has_to_answer() {
 
 #[test]
 fn a_machine_without_a_fresh_lease_does_not_reach_the_server() {
-    let good = reachability(&BTreeMap::from([("a".to_owned(), Some(39))]));
+    let good = reachability(&BTreeMap::from([("a".to_owned(), Some(39))]), "kubemark");
     assert_eq!(good.severity, Severity::Good);
-    let bad = reachability(&BTreeMap::from([
-        ("a".to_owned(), Some(3)),
-        ("b".to_owned(), Some(40)),
-        ("c".to_owned(), None),
-    ]));
+    let ages = [("a", Some(3)), ("b", Some(40)), ("c", None)];
+    let bad = reachability(&ages.map(|(node, age)| (node.to_owned(), age)).into(), "kubemark");
     assert_eq!(bad.severity, Severity::Bad);
     assert!(
         bad.message.contains("2 of 3 machines") && bad.message.contains("b (Lease 40 s old), c (no Lease)"),

@@ -55,28 +55,30 @@ struct HostingCluster<'a> {
 /// Runs all checks of nodes and machines.
 pub(super) async fn examine(client: &Client, namespaces: &Namespaces, now: Timestamp) -> Vec<Finding> {
     let mut found = vec![Finding::of("nodes", nodes(client).await)];
-    // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
-    let own = match checks(client, namespaces).cluster_id().await {
-        Ok(own) => own,
-        Err(error) => return vec![found.remove(0), Finding::of("pods", Err(error))],
-    };
     let (mut clusters, count) = (Vec::new(), found.len());
+    // Pods of machines of other clusters may run beside them; those do not connect to this cluster. Without the cluster's
+    // ID, they are looked at as if they were of this one, and machines elsewhere cannot be told.
+    let own = checks(client, namespaces).cluster_id().await;
+    let own = own.map_err(|error| found.push(Finding::of("hosting", Err(error)))).ok();
     let namespace = namespaces.machine_namespace.as_str();
     match pods(client, namespace, LABEL).await {
         Ok(mut pods) => {
             // In this cluster a pod without the label may be one of its own machines, too.
-            pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == own));
+            let is_own = |of: &String| own.as_ref().is_none_or(|own| of == own);
+            pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(is_own));
             clusters.push(HostingCluster { client: client.clone(), namespace, suffix: String::new(), pods });
         }
         Err(error) => found.push(Finding::of("pods", Err(error.into()))),
     }
-    let ours = format!("{LABEL},{LABEL_CLUSTER}={own}");
-    let secrets = secrets_of_classes(client).await;
-    let secrets = secrets.map_err(|error| found.push(Finding::of("hosting", Err(error.into()))));
-    for secret in secrets.unwrap_or_default() {
-        match hosted(client, namespaces, &secret, &ours).await {
-            Ok(cluster) => clusters.push(cluster),
-            Err(unreachable) => found.push(Finding::of("hosting", unreachable)),
+    if let Some(own) = &own {
+        let ours = format!("{LABEL},{LABEL_CLUSTER}={own}");
+        let secrets = secrets_of_classes(client).await;
+        let secrets = secrets.map_err(|error| found.push(Finding::of("hosting", Err(error.into()))));
+        for secret in secrets.unwrap_or_default() {
+            match hosted(client, namespaces, &secret, &ours).await {
+                Ok(cluster) => clusters.push(cluster),
+                Err(unreachable) => found.push(Finding::of("hosting", unreachable)),
+            }
         }
     }
     clusters.retain_mut(|cluster| {
@@ -224,7 +226,9 @@ async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> anyhow::Resul
     let phase = |pod: &Pod| pod.status.as_ref()?.phase.clone();
     let is_running = |pod: &&&Pod| phase(pod).as_deref() == Some("Running") && trouble(pod).is_none();
     let machines = pods.iter().filter(is_running).filter_map(|pod| node_name(pod));
-    Ok(reachability(&machines.map(|node| (node.to_owned(), ages.get(node).copied())).collect()))
+    let namespace = pods.first().and_then(|pod| pod.namespace()).unwrap_or_default();
+    let ages = machines.map(|node| (node.to_owned(), ages.get(node).copied())).collect();
+    Ok(reachability(&ages, &namespace))
 }
 
 /// Name of the Node of a pod.

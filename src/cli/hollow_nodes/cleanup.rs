@@ -1,15 +1,20 @@
 //! `kube-node cleanup`: deletes the nodes, with `--all` everything that `setup` installed too, with `--operator` only that.
 
-use anyhow::{Context, ensure};
+use std::time::Duration;
+
+use anyhow::ensure;
 use clap::Args;
-use kube::{Api, Client, ResourceExt, api::ListParams, runtime::wait::await_condition};
-use kube_ext::objects::{delete, list};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube_ext::objects::{delete, list, wait_for};
 use kube_node_api::{NodeClass, NodeSet};
 use local_cluster::operator;
 use tokio::time::timeout;
 
 use super::{Goal, NAME, Wait, goal::follow};
-use crate::{access::object_names, print_line, text};
+use crate::{access::object_names, operator_probe, print_line, text};
+
+/// Time after which the command says what it waits for: an operator that runs releases a class at once.
+const SILENT: Duration = Duration::from_secs(10);
 
 /// Arguments of `cleanup`.
 #[derive(Debug, Args)]
@@ -69,15 +74,16 @@ impl Cleanup {
         if !delete(&classes, NAME).await? {
             return Ok(());
         }
-        let gone = await_condition(classes, NAME, |class: Option<&NodeClass>| class.is_none());
         let limit = self.limit.timeout.0;
-        if limit.is_zero() {
-            gone.await?;
-        } else {
-            let held = || format!("NodeClass {NAME} is not gone: no operator has released it");
-            timeout(limit, gone).await.with_context(held)??;
+        let limit = if limit.is_zero() { Duration::MAX } else { limit };
+        let problem = format!("NodeClass {NAME} is not gone: no operator has released it");
+        let gone = wait_for(classes, NAME, |class: Option<&NodeClass>| class.is_none(), limit, &problem);
+        tokio::pin!(gone);
+        if let Ok(gone) = timeout(SILENT, &mut gone).await {
+            return gone;
         }
-        Ok(())
+        print_line(format_args!("{problem}. Does one run?"));
+        gone.await
     }
 }
 
@@ -93,6 +99,7 @@ async fn uninstall_all(client: &Client) -> anyhow::Result<()> {
 async fn nothing_but(client: &Client, own: Option<&str>) -> anyhow::Result<()> {
     let sets = object_names(&Api::<NodeSet>::all(client.clone()), "").await?;
     let classes = object_names(&Api::<NodeClass>::all(client.clone()), "").await?;
+    let classes = operator_probe::clear(client, classes).await?;
     let of_kind = |kind: &'static str, all: Vec<String>| {
         all.into_iter()
             .filter(move |name| Some(name.as_str()) != own)

@@ -4,6 +4,7 @@
 
 use clap::{Args, ValueEnum};
 use kube::Client;
+use kube_ext::call::call;
 use kube_node_api::GoDuration;
 use kube_node_controllers::kubernetes_version;
 use local_cluster::{
@@ -12,7 +13,7 @@ use local_cluster::{
 };
 
 use super::ClusterArgs;
-use crate::{manifest::document, operator_probe::probe, print_line};
+use crate::{manifest::document, operator_probe::probe, print_line, print_note};
 
 /// Arguments of `setup`.
 #[derive(Debug, Args)]
@@ -57,9 +58,9 @@ impl Setup {
             return self.print();
         }
         let client = self.cluster.client().await?;
-        let version = client.apiserver_version().await?;
+        let version = call("ask the API server for its version", client.apiserver_version()).await?;
         if let Some(warning) = kubernetes_version::check(&version)? {
-            eprintln!("note: {warning}");
+            print_note(format_args!("note: {warning}"));
         }
         operator::refuse_release(&client).await?;
         let there = Installed::read(&client).await?;

@@ -4,7 +4,7 @@
 //! Amounts of bytes that are close to each other therefore form one shape with the smallest of them: pods
 //! that fit on the copy fit on all.
 
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
 use kube_node_api::{Resources, quantity};
 use serde_json::{Value, json};
@@ -39,7 +39,11 @@ pub(super) fn objects(
     for member in machine_templates {
         match groups.iter_mut().find(|group| group.is_of(&member.shape)) {
             Some(group) => group.add(member),
-            None => groups.push(Group { least: member.shape.clone(), members: vec![member] }),
+            None => groups.push(Group {
+                least: member.shape.clone(),
+                most: member.shape.clone(),
+                members: vec![member],
+            }),
         }
     }
     let (mut class_names, mut set_names) = (Names::default(), Names::default());
@@ -57,6 +61,8 @@ pub(super) fn objects(
 struct Group<'a> {
     /// Common shape, with the smallest of each amount.
     least: Shape,
+    /// The same with the largest: a group does not drift, however many members it gets.
+    most: Shape,
     members: Vec<&'a MachineTemplate>,
 }
 
@@ -66,13 +72,18 @@ impl<'a> Group<'a> {
         own.machine_type == shape.machine_type
             && own.kubelet == shape.kubelet
             && own.runtime == shape.runtime
-            && are_close(&own.capacity, &shape.capacity)
-            && are_close(&own.allocatable, &shape.allocatable)
+            && [own, &self.most].into_iter().all(|bound| {
+                are_close(&bound.capacity, &shape.capacity)
+                    && are_close(&bound.allocatable, &shape.allocatable)
+            })
     }
 
     fn add(&mut self, member: &'a MachineTemplate) {
-        take_least(&mut self.least.capacity, &member.shape.capacity);
-        take_least(&mut self.least.allocatable, &member.shape.allocatable);
+        let Shape { capacity, allocatable, .. } = &member.shape;
+        for (bound, order) in [(&mut self.least, Ordering::Less), (&mut self.most, Ordering::Greater)] {
+            take(&mut bound.capacity, capacity, order);
+            take(&mut bound.allocatable, allocatable, order);
+        }
         self.members.push(member);
     }
 
@@ -105,7 +116,7 @@ impl<'a> Group<'a> {
             }
         }
         let set = |(MachineTemplate { labels, taints, .. }, replicas): (&MachineTemplate, i32)| {
-            let pool = POOLS.iter().find_map(|key| labels.get(*key));
+            let pool = POOLS.iter().find_map(|key| labels.get(*key).filter(|pool| !pool.is_empty()));
             let pool = pool.map_or_else(|| class.to_owned(), |pool| format!("{prefix}{pool}"));
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
             let name = names.free(&format!("{pool}{zone}"));
@@ -129,11 +140,12 @@ fn are_close(one: &Resources, other: &Resources) -> bool {
         })
 }
 
-fn take_least(amounts: &mut Resources, others: &Resources) {
+/// Takes each of the other amounts that compares so with the own one.
+fn take(amounts: &mut Resources, others: &Resources, order: Ordering) {
     for (name, amount) in amounts {
         if let Some(other) = others.get(name)
             && let (Ok(theirs), Ok(own)) = (quantity::nanos(other), quantity::nanos(amount))
-            && theirs < own
+            && theirs.cmp(&own) == order
         {
             *amount = other.clone();
         }
@@ -145,13 +157,17 @@ fn take_least(amounts: &mut Resources, others: &Resources) {
 pub(crate) struct Names(BTreeSet<String>);
 
 impl Names {
-    /// Makes a free name of lower-case letters, digits and hyphens; appends a number if the name is taken.
+    /// Makes a free name of lower-case letters, digits and hyphens, `node` if there are none; appends a number if the
+    /// name is taken.
     pub(crate) fn free(&mut self, text: &str) -> String {
         let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let whole: String = text.chars().map(fit).collect();
         // Leaves space for a number.
         let base: String = whole.trim_matches('-').chars().take(SET_NAME_MAX - 5).collect();
-        let base = base.trim_end_matches('-');
+        let base = match base.trim_end_matches('-') {
+            "" => "node",
+            base => base,
+        };
         let (mut name, mut count) = (base.to_owned(), 1);
         while !self.0.insert(name.clone()) {
             count += 1;
@@ -215,6 +231,23 @@ mod tests {
         let sets = import(&[of("Spot.A", "eu-1a"), of("Spot.A", "eu-1b"), of("spot-a", "eu-1a")]).1;
         let names: Vec<_> = sets.iter().map(|set| set["metadata"]["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["copy-spot-a-eu-1a", "copy-spot-a-eu-1b", "copy-spot-a-eu-1a-2"]);
+    }
+
+    #[test]
+    fn a_class_does_not_drift() {
+        let of = |memory: u64| machine_template(&format!("{memory}Ki"), &json!({}));
+        let amounts: Vec<u64> = (0..10).map(|step| 32_800_000 - step * 450_000).collect();
+        for amounts in [amounts.clone(), amounts.into_iter().rev().collect()] {
+            let (classes, _) = import(&amounts.into_iter().map(of).collect::<Vec<_>>());
+            assert_eq!(classes.len(), 5, "a second one is within 2 %, and a third one is not");
+        }
+    }
+
+    #[test]
+    fn a_pool_without_a_name_names_nothing() {
+        let sets = import(&[machine_template("16Gi", &json!({"pool": ""}))]).1;
+        assert_eq!(sets[0]["metadata"]["name"], "copy-node");
+        assert_eq!(Names::default().free("--"), "node");
     }
 
     #[test]

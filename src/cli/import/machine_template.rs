@@ -10,6 +10,8 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use kube_node_api::{Resources, names, quantity};
 
+use crate::manifest::{TAINTS_MAX, TEXTS_MAX};
+
 /// Number of Nodes from which a label with a different value on each counts as a name.
 const NAMES_FROM: usize = 4;
 /// Labels that a kubelet or kube-node sets.
@@ -22,6 +24,8 @@ const OWN_LABELS: [&str; 7] = [
     "beta.kubernetes.io/instance-type",
     MACHINE_TYPE,
 ];
+/// Key prefixes of labels of Kubernetes itself.
+const WELL_KNOWN: [&str; 3] = ["kubernetes.io/", "node.kubernetes.io/", "topology.kubernetes.io/"];
 /// Label that becomes the `machineType` of the class.
 pub(super) const MACHINE_TYPE: &str = "node.kubernetes.io/instance-type";
 /// Key prefixes of taints that reflect the state of a Node.
@@ -79,6 +83,10 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
             omitted.extend(reason.map(|(_, reason)| format!("label {key} is left out{reason}")));
             reason.is_none()
         });
+        for key in beyond(&labels) {
+            labels.remove(&key);
+            omitted.push(format!("label {key} is left out: a NodeSet has at most {TEXTS_MAX}"));
+        }
         let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
         taints.retain_mut(|taint| {
             taint.time_added = None;
@@ -89,12 +97,22 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
             !is_passing
         });
         taints.sort_by(|a, b| (&a.key, &a.effect).cmp(&(&b.key, &b.effect)));
+        for taint in taints.drain(taints.len().min(TAINTS_MAX)..) {
+            omitted.push(format!("taint {} is left out: a NodeSet has at most {TAINTS_MAX}", taint.key));
+        }
         if let Some(system) = foreign_system(node) {
             omitted.push(format!("some Nodes are {system}: hollow ones say what this program runs on"));
         }
         machine_templates.push(MachineTemplate { shape, labels, taints });
     }
     (machine_templates, omitted)
+}
+
+/// Labels that are too many for a NodeSet. Those of Kubernetes itself stay, since pods select by them.
+fn beyond(labels: &BTreeMap<String, String>) -> Vec<String> {
+    let is_own = |key: &str| WELL_KNOWN.iter().any(|prefix| key.starts_with(prefix));
+    let (own, others): (Vec<&String>, Vec<&String>) = labels.keys().partition(|key| is_own(key));
+    own.into_iter().chain(others).skip(TEXTS_MAX).cloned().collect()
 }
 
 /// Returns true for the labels that the admission policy kube-node-protected-labels forbids.
@@ -180,6 +198,19 @@ mod tests {
             node[key] = value.clone();
         }
         serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn labels_beyond_the_limit_are_left_out_and_named() {
+        let mut labels: BTreeMap<String, String> =
+            (0..80).map(|n| (format!("feature.example.com/f{n:02}"), String::new())).collect();
+        labels.insert("topology.kubernetes.io/zone".to_owned(), "a".to_owned());
+        let (templates, omitted) = of_all(&[node("a", &json!({ "metadata": { "labels": labels } }))], &[]);
+        assert_eq!(templates[0].labels.len(), TEXTS_MAX);
+        assert!(templates[0].labels.contains_key("topology.kubernetes.io/zone"));
+        let omitted: Vec<&String> = omitted.iter().filter(|text| text.starts_with("label ")).collect();
+        assert_eq!(omitted.len(), 17);
+        assert_eq!(omitted[16], "label feature.example.com/f79 is left out: a NodeSet has at most 64");
     }
 
     #[test]

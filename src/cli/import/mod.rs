@@ -73,10 +73,10 @@ impl Import {
             super::print_line(manifest::document(object)?);
         }
         for text in omitted.into_iter().collect::<BTreeSet<_>>() {
-            eprintln!("note: {text}");
+            super::print_note(format_args!("note: {text}"));
         }
         let (nodes, sets, classes) = (machine_templates.len(), sets.len(), classes.len());
-        eprintln!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses");
+        super::print_note(format_args!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses"));
         Ok(())
     }
 

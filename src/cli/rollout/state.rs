@@ -45,6 +45,13 @@ pub(super) fn state(set: &NodeSet) -> Progress {
         return Progress::Waiting(waiting(set, status, finish(set, status, progressing)));
     };
     let (replicas, updated) = (set.spec.replicas, status.updated_replicas);
+    // Annotations do not change the generation: a completion before the restart does not count. Nodes that stay on
+    // purpose are not restarted.
+    let restarts =
+        if updated < replicas { !is_on_delete(set) && partition(set) < replicas } else { replicas > 0 };
+    if restarts && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0) {
+        return unobserved("the restart");
+    }
     if updated < replicas {
         // The partition keeps old Nodes on purpose.
         return Progress::Done(if partition(set) > 0 && !is_on_delete(set) {
@@ -52,11 +59,6 @@ pub(super) fn state(set: &NodeSet) -> Progress {
         } else {
             format!("nodeset {name:?} rolled out: {}", complete.message)
         });
-    }
-    // Annotations do not change the generation: a completion before the restart does not count.
-    if replicas > 0 && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0)
-    {
-        return unobserved("the restart");
     }
     Progress::Done(format!("nodeset {name:?} successfully rolled out"))
 }
@@ -217,6 +219,10 @@ mod tests {
         let mut restarted = with(complete.clone(), "spec", on_delete.clone());
         restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
         assert!(matches!(state(&set(&restarted)), Progress::Done(_)));
+        // With a partition it replaces the others.
+        let mut restarted = with(complete.clone(), "spec", partition.clone());
+        restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
+        assert_eq!(line(&restarted), "Waiting for the restart to be observed...");
         let line = |change, spec| line(&with(change, "spec", spec));
         assert!(line(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
         assert!(line(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));

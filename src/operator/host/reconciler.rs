@@ -122,9 +122,15 @@ impl HostReconciler {
         let mut known = Present::new();
         loop {
             if let Ok(mut present) = timeout(LISTEN, self.membership.wait_for_change(&known)).await {
-                if is_lost(&known, &present) {
+                let is_lost = is_lost(&known, &present);
+                if is_lost {
                     sleep(DOUBT).await;
                     present = self.membership.present();
+                }
+                if is_lost || known.is_empty() {
+                    // The watch may lag behind the last writes of the workers that ran these machines: a pod that they
+                    // started would be started again, and get an address that they gave to another one.
+                    self.caches.pods.relist();
                 }
                 let hosts = present.get(&self.group).map_or(0, BTreeSet::len);
                 info!(hosts, "who is present has changed");
