@@ -93,8 +93,7 @@ pub enum ProviderIdPrefix {
     Provider,
     /// This text.
     Text(String),
-    /// No providerID is set, for clusters with a cloud-controller-manager: it deletes Nodes whose providerID
-    /// it does not know.
+    /// No providerID is set: for machines that are instances of a cloud, whose cloud-controller-manager sets it.
     None,
 }
 

@@ -20,7 +20,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps,
 };
 use kube::{Api, Client, api::PostParams};
-use kube_ext::environment;
+use kube_ext::{call::call, environment};
 use kube_node_api::{
     crds,
     names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
@@ -118,7 +118,8 @@ impl Preflight<'_> {
 
     /// Checks that the API server answers and is not too old. Logs a warning if it is newer than any that is tested.
     pub async fn reach(&self) -> anyhow::Result<()> {
-        let version = self.client.apiserver_version().await.with_context(|| self.unreachable())?;
+        let version = call("ask the API server for its version", self.client.apiserver_version());
+        let version = version.await.with_context(|| self.unreachable())?;
         if let Some(warning) = kubernetes_version::check(&version)? {
             warn!("{warning}");
         }

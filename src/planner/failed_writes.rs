@@ -20,6 +20,10 @@ use super::{backoff::Backoff, set_wait::SetWait};
 /// Wait after each failure of a write: a corrected policy or permission takes effect within a minute.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 
+/// Number of errors in a row that count as a refusal: a webhook that is broken for one Node holds up no other for longer.
+/// With the back-offs between them that is half a minute, and an election of etcd, say, is over by then.
+const ERRORS: u32 = 6;
+
 /// A kind of write, ordered by importance for the set; its name is the reason of conditions, events and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 #[strum(suffix = "Failed")]
@@ -40,6 +44,29 @@ struct FailedWrite {
     failures: u32,
     retry_at: Timestamp,
     message: String,
+    /// Number of answers in a row with an error of the server.
+    errors: u32,
+    refused: bool,
+}
+
+/// What the API server answered to a failed write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The write had no effect, and a repetition would have none.
+    Refusal,
+    /// An error of the server, such as that of a broken webhook.
+    Error,
+    /// Nothing, or that it is busy: nobody knows what a repetition does.
+    None,
+}
+
+/// A failed write.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The error with its causes, for people.
+    pub message: String,
+    /// What the API server answered.
+    pub answer: Answer,
 }
 
 /// Failed writes of one set.
@@ -60,13 +87,23 @@ impl FailedWrites {
         Some(passed(now, failure.retry_at))
     }
 
-    /// Records a failed write.
-    pub fn failed(&mut self, write: Write, node: &str, intent: u64, message: String, now: Timestamp) {
+    /// Time until a write that was refused may be sent again; None if it was not, or if nobody knows.
+    pub fn refused_for(&self, write: Write, node: &str, intent: u64, now: Timestamp) -> Option<Duration> {
+        let refused = self.0.get(&(write, node.to_owned())).is_some_and(|failure| failure.refused);
+        self.retry_in(write, node, intent, now).filter(|_| refused)
+    }
+
+    /// Records a failed write. A refusal holds until the write succeeds.
+    pub fn failed(&mut self, write: Write, node: &str, intent: u64, failure: Failure, now: Timestamp) {
         let key = (write, node.to_owned());
         let before = self.0.get(&key).filter(|failure| failure.intent == intent);
-        let failures = before.map_or(0, |failure| failure.failures).saturating_add(1);
-        let failure = FailedWrite { intent, failures, retry_at: now + BACKOFF.after(failures), message };
-        self.0.insert(key, failure);
+        let (failures, errors, refused) =
+            before.map_or((0, 0, false), |failure| (failure.failures, failure.errors, failure.refused));
+        let (failures, message) = (failures.saturating_add(1), failure.message);
+        let errors = if failure.answer == Answer::Error { errors.saturating_add(1) } else { 0 };
+        let refused = refused || failure.answer == Answer::Refusal || errors == ERRORS;
+        let retry_at = now + BACKOFF.after(failures);
+        self.0.insert(key, FailedWrite { intent, failures, retry_at, message, errors, refused });
     }
 
     /// Records a successful write. If the write had failed before, its obstacle may be gone for all writes of
@@ -116,8 +153,37 @@ mod tests {
     use super::*;
     use crate::test_fixtures::at;
 
+    fn failure(message: &str, answer: Answer) -> Failure {
+        Failure { message: message.to_owned(), answer }
+    }
+
     fn refused(failed: &mut FailedWrites, node: &str, now: i64) {
-        failed.failed(Write::Update, node, 1, format!("cannot change {node}"), at(now));
+        let failure = failure(&format!("cannot change {node}"), Answer::Refusal);
+        failed.failed(Write::Update, node, 1, failure, at(now));
+    }
+
+    #[test]
+    fn only_an_answer_is_a_refusal_and_it_holds_until_a_success() {
+        let mut failed = FailedWrites::default();
+        let write = |failed: &mut FailedWrites, answer| {
+            failed.failed(Write::Delete, "a", 1, failure("cannot delete a", answer), at(100));
+            failed.refused_for(Write::Delete, "a", 1, at(100)).map(|left| left.as_secs())
+        };
+        assert_eq!(write(&mut failed, Answer::None), None, "without an answer, the deletion is repeated");
+        assert_eq!(failed.retry_in(Write::Delete, "a", 1, at(100)), Some(Duration::from_secs(1)));
+        assert_eq!(write(&mut failed, Answer::Refusal), Some(2));
+        assert_eq!(write(&mut failed, Answer::None), Some(4), "no answer takes nothing back");
+        assert_eq!(failed.refused_for(Write::Delete, "a", 2, at(100)), None, "another Node of this name");
+        failed.succeeded(Write::Delete, "a", at(101));
+        assert_eq!(write(&mut failed, Answer::None), None);
+        for _ in 0..5 {
+            assert_eq!(write(&mut failed, Answer::Error), None);
+        }
+        assert_eq!(write(&mut failed, Answer::None), None, "they are not in a row");
+        for _ in 0..5 {
+            assert_eq!(write(&mut failed, Answer::Error), None);
+        }
+        assert_eq!(write(&mut failed, Answer::Error), Some(60), "a webhook is broken, and the others go on");
     }
 
     #[test]
@@ -135,7 +201,7 @@ mod tests {
         {
             assert_eq!(failed.retry_in(write, node, intent, at(100)), None);
         }
-        failed.failed(Write::Update, "a", 2, String::new(), at(100));
+        failed.failed(Write::Update, "a", 2, failure("", Answer::Refusal), at(100));
         assert_eq!(failed.next_retry_in(at(100)), Some(Duration::from_secs(1)), "another write begins anew");
     }
 
@@ -159,7 +225,7 @@ mod tests {
         for node in ["c", "a", "b"] {
             refused(&mut failed, node, 0);
         }
-        failed.failed(Write::Create, "", 7, "cannot create Node d".to_owned(), at(0));
+        failed.failed(Write::Create, "", 7, failure("cannot create Node d", Answer::Refusal), at(0));
         let problems = failed.problems();
         assert_eq!(
             problems.iter().map(|p| (p.reason, p.message.as_str(), p.nodes)).collect::<Vec<_>>(),

@@ -78,10 +78,12 @@ impl NodeSetController {
     pub(super) async fn apply(&self, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
         let mut applied = Applied::default();
         let metadata = &observed.set.metadata;
-        let finalizer = api::set_finalizer(&self.api, metadata, names::FINALIZER_NODES, true).await;
-        if let Err(error) = &finalizer {
-            applied.failed("FinalizerNotSet", error);
-        }
+        let finalizers = [
+            api::set_finalizer(&self.api, metadata, names::FINALIZER_NODES, true).await,
+            self.protect_class(&observed.set.spec.node_class_name).await,
+        ];
+        let failed = finalizers.iter().filter_map(|set| set.as_ref().err());
+        failed.for_each(|error| applied.failed("FinalizerNotSet", error));
         self.change_owners(observed).await;
         if let Err(error) = self.forget_victims(observed).await {
             applied.failed("RecordNotWritten", &error);
@@ -97,12 +99,20 @@ impl NodeSetController {
             }
         }
         self.grant_drain_permits(observed, plan);
-        // A set without its finalizer could be deleted before its Nodes.
-        if finalizer.is_ok() {
+        // A set or a class without its finalizer could be deleted before its Nodes.
+        if finalizers.iter().all(Result::is_ok) {
             self.create_missing(observed, plan, &mut applied).await;
         }
         self.delete(observed, plan, &mut applied).await;
         applied
+    }
+
+    /// Adds the finalizer that keeps the class while it is in use, if the `NodeClassController`, which has many classes to
+    /// look after, has not added it yet. Returns true if the class did not have it.
+    async fn protect_class(&self, name: &str) -> Result<bool, ApiError> {
+        // Without a class there is no blueprint, which is a wait of its own.
+        let Some(class) = self.context.classes.get(name) else { return Ok(false) };
+        api::set_finalizer(&self.class_api, &class.metadata, names::FINALIZER_IN_USE, true).await
     }
 
     /// Removes the set's owner reference from the Nodes to release, and adds it to those to adopt.

@@ -14,7 +14,7 @@ use kube_ext::{
 };
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::{
-    failed_writes::Write,
+    failed_writes::{Answer, Failure, Write},
     node_builder,
     set_planner::{Creation, SetPlan},
     set_wait::SetWait,
@@ -159,14 +159,14 @@ impl NodeSetController {
                     if !is_repeated {
                         self.expectations(&observed.name, |expectations| expectations.refused(&name));
                     }
-                    refused = Some(error.chain());
+                    refused = Some(Failure { message: error.chain(), answer: Answer::Refusal });
                 }
                 Err(error) => applied.failed(Write::Create.into(), &error),
             }
         }
         let (now, intent) = (environment::now(), blueprint.intent());
         self.failed_writes(&observed.name, |failures| match refused {
-            Some(message) => failures.failed(Write::Create, "", intent, message, now),
+            Some(failure) => failures.failed(Write::Create, "", intent, failure, now),
             None if created => failures.succeeded(Write::Create, "", now),
             None => {}
         });

@@ -1,13 +1,13 @@
 //! Deletion of a NodeSet: it deletes its Nodes and stays until the last one is gone, since their drain and
 //! the settings of their class depend on it. `--cascade=orphan` leaves the Nodes behind.
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::ready, sync::Arc};
 
 use futures::{StreamExt, stream};
 use kube_ext::{call::ApiError, environment, work_queue::Action};
 use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView};
-use kube_node_planner::failed_writes::Write;
+use kube_node_planner::failed_writes::{self, Write};
 
 use super::{
     NodeSetController, Result,
@@ -47,10 +47,16 @@ impl NodeSetController {
             }
             failures.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
         });
-        let refused = self.refused_deletions(set.name(), owned.iter());
+        let now = environment::now();
+        let failed: HashSet<&str> = self.failed_writes(set.name(), |failures| {
+            let intent = |node: &NodeView| failed_writes::intent(&node.uid);
+            let left = |node: &NodeView| failures.retry_in(Write::Delete, &node.name, intent(node), now);
+            let waits = owned.iter().filter(|node| left(node).is_some_and(|left| !left.is_zero()));
+            waits.map(|node| &*node.name).collect()
+        });
         let may_go = |node: &Arc<NodeView>| {
             let is_leaving = node.deleted_at.is_some() || expectations.is_deleted(&node.name);
-            !is_leaving && refused.get(&node.name).is_none_or(Duration::is_zero)
+            !is_leaving && !failed.contains(&*node.name)
         };
         applied.conflict = stream::iter(owned.clone())
             .filter(|node| ready(may_go(node)))

@@ -20,11 +20,11 @@ use kube_ext::{
     error::chain,
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
-use kube_node_api::NodeSet;
+use kube_node_api::{NodeClass, NodeSet};
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, View};
 use kube_node_planner::{
     expectations::Expectations,
-    failed_writes::{FailedWrites, Write},
+    failed_writes::{Answer, FailedWrites, Failure, Write},
     set_planner,
 };
 use parking_lot::Mutex;
@@ -40,6 +40,7 @@ const CONFIG: Config = Config { concurrency: 8, min_interval: Duration::from_mil
 pub struct NodeSetController {
     context: Arc<Context>,
     api: Api<NodeSet>,
+    class_api: Api<NodeClass>,
     /// Answers with metadata alone: a Node is read from the cache.
     node_api: Api<PartialObjectMeta<Node>>,
     /// Last written status of each set: the watch lags behind, and the clock of a rollout must not go back.
@@ -57,6 +58,7 @@ impl NodeSetController {
         context.drain_permits.on_refusal(move |set| refused.add(set.to_owned()));
         let controller = Arc::new(Self {
             api: Api::all(context.client.clone()),
+            class_api: Api::all(context.client.clone()),
             node_api: Api::all(context.client.clone()),
             context,
             written: Mutex::default(),
@@ -138,7 +140,14 @@ impl NodeSetController {
         self.failed_writes(set, |failures| match result {
             Ok(()) => failures.succeeded(write, node, now),
             Err(error) if error.is_conflict() || error.is_not_found() => {}
-            Err(error) => failures.failed(write, node, intent, error.chain(), now),
+            Err(error) => {
+                let answer = match error {
+                    _ if error.is_final() => Answer::Refusal,
+                    _ if error.is(500) => Answer::Error,
+                    _ => Answer::None,
+                };
+                failures.failed(write, node, intent, Failure { message: error.chain(), answer }, now);
+            }
         });
     }
 

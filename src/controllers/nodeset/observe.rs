@@ -178,7 +178,6 @@ impl NodeSetController {
                         || member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED)
                 };
                 let drain_refused = is_pending && !drains && is_refused();
-                // A deletion that had no response may have been recorded as refused, and have taken effect.
                 let deletion_refused = node.deleted_at.is_none() && refused.contains_key(&node.name);
                 member.deletion_refused = drain_refused || deletion_refused;
                 let is_leaving = || observed.expectations.is_leaving(&node.name);
@@ -195,7 +194,8 @@ impl NodeSetController {
             .collect()
     }
 
-    /// Nodes whose deletion was refused, with the time until the next attempt.
+    /// Nodes whose deletion was refused, with the time until the next attempt. A deletion that failed otherwise is
+    /// repeated: no other Node goes in its place.
     pub(super) fn refused_deletions<'a>(
         &self,
         set: &str,
@@ -207,7 +207,7 @@ impl NodeSetController {
                 return HashMap::new();
             }
             let left = |node: &NodeView| {
-                failures.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now)
+                failures.refused_for(Write::Delete, &node.name, failed_writes::intent(&node.uid), now)
             };
             nodes.filter_map(|node| Some((Arc::clone(&node.name), left(node)?))).collect()
         })
