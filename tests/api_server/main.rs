@@ -29,6 +29,8 @@ const REQUESTS: usize = 1_500;
 const SEQUENCE: usize = 50;
 /// Of so many sequences one is watched as well, which takes two seconds.
 const WATCHED: u64 = 5;
+/// Sequences after which the test says how far it is.
+const REPORTED: u64 = 100;
 /// Sequences in the golden file.
 const GOLDEN: u64 = 20;
 const GOLDEN_FILE: &str = "tests/api_server/golden.json";
@@ -104,6 +106,10 @@ async fn both_servers_answer_alike() {
         let answers = sequence(seed, &mut real).await;
         let memory = sequence(seed, &mut in_memory(seed)).await;
         differences.extend(difference(seed, &answers, &memory));
+        let done = seed - first + 1;
+        if done.is_multiple_of(REPORTED) {
+            println!("{done} of {sequences} sequences, {} differ", differences.len());
+        }
         if seed < GOLDEN {
             golden.push(json!(answers.into_iter().map(|(_, answer)| answer).collect::<Vec<_>>()));
         }

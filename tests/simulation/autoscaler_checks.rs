@@ -74,7 +74,7 @@ pub struct ScalingChecks {
     /// Scale-downs: when they were sent, and when they were applied.
     lowered: Vec<(Instant, Instant)>,
     class_changed: Option<Instant>,
-    /// When a policy refused a write to a Node, or a deletion failed.
+    /// When a write was refused, which may have been a deletion.
     refused: Option<Instant>,
     /// Time of each process's last answer that settles its writes.
     settled: BTreeMap<String, Instant>,
@@ -107,7 +107,7 @@ impl ScalingChecks {
         self.named.insert(node.to_owned());
     }
 
-    /// A policy refuses a write to a Node, or a deletion fails. The replacement of a Node that cannot go is one Node too many.
+    /// A write is refused, which a deletion may be. The replacement of a Node that cannot go is one Node too many.
     pub fn refuse(&mut self) {
         self.refused = Some(Instant::now());
     }

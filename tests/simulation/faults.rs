@@ -15,6 +15,8 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::schedule::Schedule;
 
+/// Longest delay of each frame of a watch without faults.
+const USUAL_LAG: Duration = Duration::from_millis(20);
 /// Longest time for which a watch shows nothing.
 const FREEZE: Duration = Duration::from_mins(1);
 
@@ -333,10 +335,15 @@ impl Faults {
         if self.is_instant { Duration::from_millis(1) } else { usual }
     }
 
-    /// Longest delay of each frame of a watch.
+    /// Longest delay of each frame of a watch that begins now, as long as there are faults.
     pub fn lag(&self, draws: &mut Random) -> Duration {
         let lag = Duration::from_millis([0, 100, 1_000, 5_000][usize::try_from(draws.number() % 4).unwrap()]);
-        self.limit(if self.has(Fault::Lag) { lag } else { Duration::from_millis(20) })
+        self.limit(if self.has(Fault::Lag) { lag } else { USUAL_LAG })
+    }
+
+    /// Longest delay of the next frame of a watch with this lag: a lag ends with the faults, and the watch need not.
+    pub fn lag_of_frame(&self, lag: Duration) -> Duration {
+        if Instant::now() < self.until { lag } else { lag.min(self.limit(USUAL_LAG)) }
     }
 
     /// Time for which a watch shows nothing.

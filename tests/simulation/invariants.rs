@@ -25,6 +25,7 @@ use crate::{
     drains::{Drains, has_ended, is_drained_for, is_out_of_service},
     objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
     permits::Permits,
+    preconditions,
     statuses::Statuses,
 };
 
@@ -269,6 +270,12 @@ impl Invariants {
             // after it has asked for the Node and heard that there is none.
             let leads = |sent: &Sent| self.leader.as_ref().is_none_or(|leader| leader.holder == sent.process);
             let is_late = by.is_some_and(|sent| by_us && (sent.is_given_up || !leads(sent)));
+            if by_us
+                && !is_late
+                && let Some(owner) = preconditions::unprotected(server, after)
+            {
+                return Some(format!("{node} is created, and {owner} has no finalizer"));
+            }
             let is_stray = !self.names.insert(node.clone()) || is_late;
             if is_stray {
                 self.strays.push(now + self.memory);

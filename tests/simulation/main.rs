@@ -59,7 +59,7 @@ const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
 const SAMPLE: usize = 193;
 /// Seeds that showed a fault of the operator once, and the fault.
-const REGRESSIONS: [(u64, &str); 35] = [
+const REGRESSIONS: [(u64, &str); 38] = [
     (86, "a status without an answer was forgotten, so that the rollout's clock began anew"),
     (102, "a Node was deleted in a newer state than the one that was decided on"),
     (168, "a Node whose machine's clock was slow never counted as initialized"),
@@ -104,6 +104,12 @@ const REGRESSIONS: [(u64, &str); 35] = [
         "a drain that had started was taken for one that had not, since its start was refused when it was sent once more",
     ),
     (81351, "a pod got the address of another one, which the Node had shown as its own before"),
+    (7110, "a deletion whose answer was cut was taken for a refused one, and another Node went"),
+    (
+        3720,
+        "a worker whose watch was frozen gave a pod an address that another worker had given to another pod",
+    ),
+    (73578, "replicas whose Nodes were created and not seen were given up as ones without a Node"),
 ];
 
 /// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the

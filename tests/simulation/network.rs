@@ -150,6 +150,7 @@ impl Network {
         }
         self.alive().await;
         if is_write && shared.faults.is_forbidden(head.uri.path()) {
+            shared.checks.scaling().refuse();
             shared.checks.refused(&sent);
             return Ok(refusal(403, "Forbidden", "the account cannot write this resource"));
         }
@@ -227,19 +228,6 @@ impl Network {
         Ok(if is_watch { self.watched(response, draws, sent.path) } else { response })
     }
 
-    /// Carries a request. The operator passes over a Node whose deletion failed, and may choose another one.
-    async fn send(self, request: Request<kube::client::Body>) -> io::Result<Response<Body>> {
-        let is_deletion =
-            request.method() == Method::DELETE && request.uri().path().starts_with("/api/v1/nodes/");
-        let checks = Arc::clone(&self.shared.checks);
-        let result = self.carry(request).await;
-        let status = result.as_ref().map(Response::status);
-        if is_deletion && !status.is_ok_and(|code| code.is_success() || code == StatusCode::CONFLICT) {
-            checks.scaling().refuse();
-        }
-        result
-    }
-
     async fn serve(&self, request: Request<kube::client::Body>, sent: &Sent) -> Response<Body> {
         let shared = &self.shared;
         let response = match shared.server.clone().call(request).await {
@@ -274,7 +262,7 @@ impl Network {
                 }
                 None => frames.next().await?,
             };
-            sleep(up_to(&mut draws, lag)).await;
+            sleep(up_to(&mut draws, network.shared.faults.lag_of_frame(lag))).await;
             sleep(network.shared.faults.freeze(&mut draws)).await;
             sleep(late(&network.shared.faults)).await;
             while let Some(at) = network.shared.host.connected_at() {
@@ -342,6 +330,6 @@ impl Service<Request<kube::client::Body>> for Network {
     }
 
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        Box::pin(self.clone().send(request))
+        Box::pin(self.clone().carry(request))
     }
 }

@@ -1,9 +1,11 @@
 //! Each write of a process says which object it is about, in which state: the cache that the decision was made on may be old,
-//! and another object may have the name by now.
+//! and another object may have the name by now. A Node is created only under a set and a class that cannot go before it.
 //!
-//! Input: a write. Output: whether its precondition is missing.
+//! Input: a write, or a Node that was created. Output: what is missing.
 
 use http::Method;
+use kube_node_api::names;
+use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
 
 use crate::checks::Sent;
@@ -29,6 +31,24 @@ pub fn is_missing(sent: &Sent) -> bool {
         (&Method::DELETE, _) => !has_uid(body) || !body["preconditions"]["resourceVersion"].is_string(),
         _ => false,
     }
+}
+
+/// The set or the class of a new Node, if it could go before the Node.
+pub fn unprotected(server: &ApiServer, node: &Value) -> Option<String> {
+    let labels = &node["metadata"]["labels"];
+    let needed = [
+        ("nodesets", names::LABEL_NODESET, names::FINALIZER_NODES),
+        ("nodeclasses", names::LABEL_NODECLASS, names::FINALIZER_IN_USE),
+    ];
+    needed.into_iter().find_map(|(plural, label, finalizer)| {
+        let name = labels[label].as_str()?;
+        let object = server.object(names::GROUP, plural, None, name)?;
+        // Whoever creates the Node may not know yet that it leaves.
+        let stays = object["metadata"]["deletionTimestamp"].is_null();
+        let finalizers = object["metadata"]["finalizers"].as_array();
+        let is_kept = finalizers.is_some_and(|all| all.iter().any(|one| one == finalizer));
+        (stays && !is_kept).then(|| format!("{plural}/{name}"))
+    })
 }
 
 /// Returns true if the status of a set or class says which spec it is about.

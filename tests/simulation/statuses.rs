@@ -21,7 +21,7 @@ pub struct Statuses {
     brought_back: BTreeMap<String, Vec<Value>>,
     /// Rollout in each set's status, as its operator wrote it last, and when it was written first.
     rollouts: BTreeMap<String, (Value, Instant)>,
-    /// When the class got another revision.
+    /// When the class got another spec, or its status another revision.
     class_changed: Option<Instant>,
     /// Revision to which each set's rollout has halted, and when.
     halted: BTreeMap<String, (Value, String)>,
@@ -68,9 +68,11 @@ impl Statuses {
         halt.or_else(|| known.map(|known| rollout_goes_back(known, new)).collect::<Option<Vec<_>>>()?.pop())
     }
 
-    /// Notes a change of a class.
+    /// Notes a change of a class. Its operator may know of a revision that no status of the class showed: while the write
+    /// of that status was refused, the class came back.
     pub fn note_class(&mut self, after: &Value, before: Option<&Value>) {
-        if before.is_some_and(|before| before["status"]["revision"] != after["status"]["revision"]) {
+        let differs = |path: &str| before.is_some_and(|before| before.pointer(path) != after.pointer(path));
+        if differs("/status/revision") || differs("/metadata/generation") {
             self.class_changed = Some(Instant::now());
         }
     }

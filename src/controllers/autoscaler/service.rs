@@ -161,8 +161,8 @@ impl CloudProvider for Service {
         let decide = move |groups: &Groups, snapshot: &SetSnapshot| {
             let group = groups.same(&set, snapshot)?;
             let rollout = group.has_rollout();
-            groups.machines(&group, |machines, _| {
-                autoscaling::decrease(snapshot, machines, rollout, delta).map(Some)
+            groups.machines(&group, |machines, coming| {
+                autoscaling::decrease(snapshot, machines, coming, rollout, delta).map(Some)
             })
         };
         self.scale(Instant::now() + SCALE_LIMIT, ScaleRequest::of_number(), &id, decide).await?;

@@ -147,10 +147,13 @@ pub fn delete(
 }
 
 /// Gives up replicas that never got a working machine, and never falls below the minimum. Replicas without a Node go
-/// first, then the youngest Nodes; during a rollout no Nodes, since the new ones are its replacements.
+/// first, then the youngest Nodes; during a rollout no Nodes, since the new ones are its replacements. `coming` is the
+/// number of Nodes that are created and not in the cache yet: these stay, since a victim is named by its UID. Refused with
+/// `FailedPrecondition` if no replica may go.
 pub fn decrease(
     snapshot: &SetSnapshot,
     machines: &[GroupNode<'_>],
+    coming: usize,
     rollout: bool,
     delta: i32,
 ) -> Result<ReplicaChange, ScaleRefusal> {
@@ -163,7 +166,7 @@ pub fn decrease(
     // New Nodes of a rollout, which exist before the old ones go, are no waiting replicas.
     let without = replicas.saturating_sub(staying().filter(|machine| machine.started).count());
     let requested = usize::try_from(delta.unsigned_abs()).unwrap_or(usize::MAX).min(may).min(without);
-    let missing = replicas.saturating_sub(staying().count());
+    let missing = replicas.saturating_sub(staying().count() + coming);
     let mut waiting: Vec<&GroupNode<'_>> = staying().filter(|machine| !machine.started).collect();
     waiting.sort_by_key(|machine| (machine.has_kubelet, Reverse(machine.created), machine.name));
     let left = MOST_VICTIMS.saturating_sub(snapshot.victims.len());
@@ -171,7 +174,7 @@ pub fn decrease(
     let chosen: Vec<String> = waiting.into_iter().take(count).map(|machine| machine.uid.to_owned()).collect();
     let taken = requested.min(missing) + chosen.len();
     if taken == 0 {
-        let message = "all replicas that may go have a machine: delete the nodes by name instead";
+        let message = "all replicas that may go have a machine or are being created: delete the nodes by name, or ask again";
         return Err(ScaleRefusal::new(Code::FailedPrecondition, message));
     }
     let victims = snapshot.victims.iter().cloned().chain(chosen).collect();

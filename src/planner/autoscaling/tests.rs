@@ -139,26 +139,43 @@ fn a_deletion_below_the_minimum_or_of_foreign_nodes_does_nothing_at_all() {
 fn giving_up_takes_only_what_has_no_machine() {
     let machines = [up("a"), up("b"), awaited("c", 5), awaited("d", 7)];
     // One replica has no Node: it goes first, then the youngest Node.
-    let change = decrease(&snapshot(5), &machines, false, -2).unwrap();
+    let change = decrease(&snapshot(5), &machines, 0, false, -2).unwrap();
     assert_eq!(change, ReplicaChange { replicas: 3, victims: victims(&["d"]) });
     // The whole delta of a scale-up that mostly succeeded.
-    let change = decrease(&snapshot(5), &machines, false, -100).unwrap();
+    let change = decrease(&snapshot(5), &machines, 0, false, -100).unwrap();
     assert_eq!(change, ReplicaChange { replicas: 2, victims: victims(&["c", "d"]) });
-    assert_eq!(decrease(&snapshot(2), &machines[..2], false, -1).unwrap_err().code, Code::FailedPrecondition);
-    assert_eq!(decrease(&snapshot(2), &[], false, i32::MIN).unwrap().replicas, 1, "not below the minimum");
-    assert_eq!(decrease(&snapshot(1), &[], false, -1).unwrap_err().code, Code::FailedPrecondition);
-    assert_eq!(decrease(&snapshot(5), &machines, false, 1).unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(
+        decrease(&snapshot(2), &machines[..2], 0, false, -1).unwrap_err().code,
+        Code::FailedPrecondition
+    );
+    assert_eq!(decrease(&snapshot(2), &[], 0, false, i32::MIN).unwrap().replicas, 1, "not below the minimum");
+    assert_eq!(decrease(&snapshot(1), &[], 0, false, -1).unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(decrease(&snapshot(5), &machines, 0, false, 1).unwrap_err().code, Code::InvalidArgument);
+}
+
+#[test]
+fn giving_up_leaves_what_is_created_and_not_shown_alone() {
+    let machines = [up("a"), up("b"), awaited("c", 5)];
+    // Of six replicas one has no Node, two are being created.
+    let change = decrease(&snapshot(6), &machines, 2, false, -1).unwrap();
+    assert_eq!(change, ReplicaChange { replicas: 5, victims: victims(&[]) });
+    let change = decrease(&snapshot(6), &machines, 2, false, -4).unwrap();
+    assert_eq!(change, ReplicaChange { replicas: 4, victims: victims(&["c"]) });
+    assert_eq!(
+        decrease(&snapshot(5), &machines[..2], 3, false, -3).unwrap_err().code,
+        Code::FailedPrecondition
+    );
 }
 
 #[test]
 fn giving_up_leaves_the_surge_of_a_rollout_alone() {
     let machines = [up("a"), up("b"), awaited("new", 5)];
-    assert_eq!(decrease(&snapshot(2), &machines, true, -1).unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(decrease(&snapshot(2), &machines, 0, true, -1).unwrap_err().code, Code::FailedPrecondition);
     // A replacement that started after its Node went stays too; a replica without a Node goes.
     let replacing = [up("a"), awaited("new", 5)];
-    assert_eq!(decrease(&snapshot(2), &replacing, true, -1).unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(decrease(&snapshot(2), &replacing, 0, true, -1).unwrap_err().code, Code::FailedPrecondition);
     let change = ReplicaChange { replicas: 2, victims: victims(&[]) };
-    assert_eq!(decrease(&snapshot(3), &replacing, true, -2), Ok(change));
+    assert_eq!(decrease(&snapshot(3), &replacing, 0, true, -2), Ok(change));
 }
 
 #[test]
@@ -405,20 +422,29 @@ proptest! {
     #[test]
     fn the_bounds_hold(
         min in 0..5_i32, span in 0..6_i32, begin in 0..12_i32,
-        requests in vec((0..3_u8, -3..4_i32, 0..8_usize), 0..12),
+        coming in 0..4_usize, requests in vec((0..3_u8, -3..4_i32, 0..8_usize), 0..12),
     ) {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let bounds = Bounds { min, max: min + span };
         let mut snapshot = SetSnapshot { bounds, ..snapshot(begin) };
+        let machines: Vec<GroupNode<'_>> =
+            names.iter().zip(0..).map(|(name, i)| if i % 2 == 0 { up(name) } else { awaited(name, i) }).collect();
+        // Nodes above the replicas, which the NodeSetController deletes although no call named them.
+        let surplus = |replicas: i32, victims: &BTreeSet<String>| {
+            let staying = machines.iter().filter(|machine| !machine.goes(victims)).count();
+            (staying + coming).saturating_sub(usize::try_from(replicas).unwrap())
+        };
         for (kind, delta, which) in requests {
-            let machines: Vec<GroupNode<'_>> =
-                names.iter().zip(0..).map(|(name, i)| if i % 2 == 0 { up(name) } else { awaited(name, i) }).collect();
             let change = match kind {
                 0 => increase(&snapshot, delta).ok(),
                 1 => delete("s", &snapshot, 0, &[ours(names[which])]).ok().flatten(),
-                _ => decrease(&snapshot, &machines, false, delta).ok(),
+                _ => decrease(&snapshot, &machines, coming, false, delta).ok(),
             };
             let Some(change) = change else { continue };
+            if kind == 2 {
+                let before = surplus(snapshot.replicas, &snapshot.victims);
+                prop_assert!(surplus(change.replicas, &change.victims) <= before);
+            }
             if change.replicas >= snapshot.replicas {
                 prop_assert!(change.replicas <= bounds.max.max(snapshot.replicas));
             } else {

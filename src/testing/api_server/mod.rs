@@ -350,7 +350,9 @@ impl ApiServer {
             let mut new = config.clone();
             set_namespace(&mut new, key);
             let made = write::create(store, key.0, new, (self.uid(), self.suffix()), now)?;
-            store.own(&made, config.clone(), config.clone());
+            // Nobody manages a field of an object that was made of nothing, and the next apply is the first one.
+            let last = if apply::sets_nothing(config) { Value::Null } else { config.clone() };
+            store.own(&made, config.clone(), last);
             return Ok((201, made));
         };
         let mut new = Value::clone(&old);

@@ -37,7 +37,8 @@ pub struct Store {
     /// By kind and key.
     objects: [BTreeMap<String, Arc<Value>>; KINDS.len()],
     log: Vec<Change>,
-    /// Fields that belong to the manager that applies alone, and what it applied last, by the UID of the object.
+    /// Fields that belong to the manager that applies alone, and what it applied last, by the UID of the object. Null: an
+    /// apply of nothing has made the object, and nobody has written to it since.
     owned: BTreeMap<String, (Value, Value)>,
     /// Revision of the last change of each kind.
     last: [u64; KINDS.len()],
@@ -141,8 +142,8 @@ impl Store {
     /// Stores an object as its next version.
     pub fn put(&mut self, kind: usize, object: Value) -> Arc<Value> {
         let key = key_of(kind, &object);
-        if let Some((own, _)) = self.owned.get_mut(uid(&object)) {
-            *own = apply::left(own, &object);
+        if let Some((own, last)) = self.owned.remove(uid(&object)).filter(|(_, last)| !last.is_null()) {
+            self.owned.insert(uid(&object).to_owned(), (apply::left(&own, &object), last));
         }
         let object = self.versioned(object);
         let before = self.objects[kind].insert(key, Arc::clone(&object));
