@@ -6,6 +6,7 @@ use std::{
     ops::Deref,
     path::PathBuf,
     process::{Command, Output},
+    sync::Mutex,
 };
 
 use kube::{
@@ -44,6 +45,10 @@ macro_rules! test_target {
     };
 }
 
+/// Held while a cluster starts. Five that start at once with a real node kept an API server on two cores from answering
+/// for longer than clients wait.
+static STARTING: Mutex<()> = Mutex::new(());
+
 /// A cluster.
 #[derive(Debug)]
 pub struct TestCluster {
@@ -76,7 +81,9 @@ impl TestCluster {
         let own = ["up", "--detach", "--nodes", "0", "--with-parent", &parent, "--component-arg", json];
         let audit = self.audit_arguments();
         let audit: Vec<&str> = audit.iter().map(String::as_str).collect();
+        let alone = STARTING.lock().expect("no start panics");
         let up = self.kube_node(&[&own, &version[..], &audit, args].concat());
+        drop(alone);
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
     }
 

@@ -78,6 +78,7 @@ const HICCUPS: [&str; 3] = ["FailedMount", "FailedCreatePodSandBox", "SandboxCha
 type Ran<'a> = (&'a Scenario, &'a Target, ScenarioResult);
 
 pub async fn ours_differs_least_and_each_difference_is_explained() {
+    let _place = crate::place_of_a_cluster();
     let kwok = kwok::build().expect("KWOK is built");
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compare");
     let _ = fs::remove_dir_all(&dir);
@@ -100,6 +101,7 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
         all.insert((node::NAME, place.system), node::facts(&client, place).await);
     }
     keep(&dir, &record, &all);
+    CLUSTER.down();
     let names = scenarios.iter().map(|scenario| scenario.name).chain([node::NAME]);
     let (mut rows, mut ours) = (Vec::new(), Vec::new());
     for scenario in names {

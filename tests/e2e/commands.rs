@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::PathBuf,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::Value;
@@ -78,6 +78,21 @@ fn up_refuses_what_it_cannot_do() {
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
     assert!(fs::exists(PathBuf::from(foreign).join("thesis.txt")).unwrap(), "what is not ours stays");
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
+    let on_a_full_disk = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    let output = command.arg("crds").stdout(on_a_full_disk()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("error: cannot write the output: No space left on device"), "{said}");
+    let output = command.stdout(on_a_full_disk()).stderr(on_a_full_disk()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "nobody can read why");
+    let mut closed = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(closed.stdout.take());
+    assert!(closed.wait().unwrap().success());
 }
 
 #[test]

@@ -1,14 +1,20 @@
 //! What the API server refuses is said in the status of the set it concerns, and stops nothing else.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    admissionregistration::v1::{
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+    },
     apps::v1::ControllerRevision,
 };
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+};
+use kube_node_api::{
+    NodeClass,
+    names::{FINALIZER_IN_USE, GROUP},
 };
 use serde_json::json;
 
@@ -40,7 +46,7 @@ impl Policy {
         };
         let spec = json!({
             "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [{"apiGroups": [resource.0], "apiVersions": ["v1"],
+            "matchConstraints": {"resourceRules": [{"apiGroups": [resource.0], "apiVersions": ["*"],
                 "operations": operations, "resources": [resource.1]}]},
             "validations": [{"expression": expression, "message": REFUSAL}],
         });
@@ -69,6 +75,23 @@ fn dry_run() -> PatchParams {
 async fn waits(own: &Fixture, reason: &str) -> Vec<String> {
     let status = own.sets.get(&own.name).await.unwrap().status.unwrap_or_default();
     status.waits.into_iter().filter(|wait| wait.reason == reason).map(|wait| wait.message).collect()
+}
+
+/// Of three Nodes, the one that goes first, with the set's name as the value of this label.
+async fn goes_first(own: &Fixture, label: &str) -> String {
+    let node = name(&own.settled(3).await[0]);
+    let mark = json!({"metadata": {"labels": {label: own.name}, "annotations": {"kube-node.io/delete-first": "true"}}});
+    own.nodes.patch(&node, &PatchParams::default(), &Patch::Merge(&mark)).await.unwrap();
+    node
+}
+
+/// Waits until the deletion of the Node would fail so.
+async fn deletion_fails(own: &Fixture, node: &str, is_so: impl Fn(&kube::Error) -> bool) {
+    let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    eventually("its deletion fails", LONG, async || {
+        own.nodes.delete(node, &dry).await.err().filter(|error| is_so(error)).map(drop)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -144,21 +167,72 @@ async fn a_node_that_a_policy_protects_holds_up_no_other() {
     own.clean_up().await;
 }
 
+/// A broken webhook is answered with an error of the server, which might be over at the next try.
+#[tokio::test]
+async fn a_node_whose_webhook_is_broken_is_passed_over_in_the_end() {
+    let own = Fixture::new(&CLUSTER, "broken-webhook", 3, class_spec()).await;
+    let broken = goes_first(&own, "webhook-of").await;
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(own.client.clone());
+    let webhook = json!({
+        "name": "broken.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Fail", "timeoutSeconds": 1,
+        "objectSelector": {"matchLabels": {"webhook-of": own.name}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["nodes"]}],
+    });
+    create(&webhooks, json!({"metadata": {"name": own.name}, "webhooks": [webhook]})).await.unwrap();
+    let is_error = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 500);
+    deletion_fails(&own, &broken, is_error).await;
+    own.patch_set(json!({"spec": {"replicas": 2}})).await;
+    let message = own.set_says("Degraded", "True", "DeleteFailed").await;
+    assert!(message.contains(&broken) && message.contains("failed calling webhook"), "{message}");
+    // Once it is in another state, as by a kubelet's status each five minutes, no deletion of it is under way.
+    let mut state = 0;
+    eventually("another one goes", LONG, async || {
+        state += 1;
+        let change = json!({"metadata": {"annotations": {"state": state.to_string()}}});
+        own.nodes.patch(&broken, &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        (own.my_nodes().await.len() == 2).then_some(())
+    })
+    .await;
+    assert!(own.my_nodes().await.iter().any(|node| name(node) == broken));
+    delete(&webhooks, &own.name, PropagationPolicy::Background).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn no_node_comes_before_its_class_is_kept() {
+    let own = Fixture::nothing(&CLUSTER, "refused-finalizer").await;
+    let kept = format!("'{FINALIZER_IN_USE}' in object.metadata.?finalizers.orValue([])");
+    let expression = format!("object.metadata.name != '{}' || !({kept})", own.name);
+    let policy = Policy::refuse(&own, (GROUP, "nodeclasses"), &["CREATE", "UPDATE"], &expression).await;
+    let class: NodeClass = serde_json::from_value(json!({
+        "metadata": {"name": own.name, "finalizers": [FINALIZER_IN_USE]}, "spec": class_spec(),
+    }))
+    .unwrap();
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the policy works", LONG, async || {
+        own.classes.create(&params, &class).await.err().filter(is_by_policy).map(drop)
+    })
+    .await;
+    create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
+    own.create_set(2, json!({})).await;
+    let message = own.set_says("Degraded", "True", "FinalizerNotSet").await;
+    assert!(message.contains(&own.name) && message.contains(REFUSAL), "{message}");
+    always("no Node comes", Duration::from_secs(3), async || own.my_nodes().await.is_empty()).await;
+    policy.lift().await;
+    own.settled(2).await;
+    let class = own.classes.get(&own.name).await.unwrap();
+    assert_eq!(class.metadata.finalizers.as_deref(), Some(&[FINALIZER_IN_USE.to_owned()][..]));
+    own.clean_up().await;
+}
+
 #[tokio::test]
 async fn a_node_that_may_not_be_deleted_is_passed_over() {
     let own = Fixture::new(&CLUSTER, "refused-delete", 3, class_spec()).await;
-    let nodes = own.settled(3).await;
-    let protected = name(&nodes[0]);
-    let mark = json!({"metadata": {
-        "labels": {"protected-by": own.name}, "annotations": {"kube-node.io/delete-first": "true"}}});
+    let protected = goes_first(&own, "protected-by").await;
     let expression = format!("oldObject.metadata.?labels['protected-by'].orValue('') != '{}'", own.name);
     let policy = Policy::refuse(&own, ("", "nodes"), &["DELETE"], &expression).await;
-    own.nodes.patch(&protected, &PatchParams::default(), &Patch::Merge(&mark)).await.unwrap();
-    eventually("the policy works", LONG, async || {
-        let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };
-        own.nodes.delete(&protected, &dry).await.err().filter(is_by_policy).map(drop)
-    })
-    .await;
+    deletion_fails(&own, &protected, is_by_policy).await;
     own.patch_set(json!({"spec": {"replicas": 2}})).await;
     own.settled(2).await;
     assert!(own.my_nodes().await.iter().any(|node| name(node) == protected));

@@ -88,6 +88,7 @@ const STEPS: &[Step] = &[
 
 /// About the real node itself; each document has a cluster of its own.
 pub fn the_documented_commands_show_the_real_node() {
+    let _place = crate::place_of_a_cluster();
     let failed: Vec<String> = Document::all(&root())
         .iter()
         .filter_map(|document| shell::run(document, Some("real-node")).err())
@@ -111,6 +112,7 @@ pub fn each_block_that_installs_is_run() {
 }
 
 pub fn the_documented_commands_install_and_uninstall() {
+    let _place = crate::place_of_a_cluster();
     let cluster =
         TemporaryCluster::start(test_target!(), "documented", &["--real-node", "--without-operator"]);
     let host: IpAddr = cluster.state()["network"]["host"].as_str().unwrap().parse().unwrap();

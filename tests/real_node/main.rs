@@ -1,6 +1,7 @@
 //! The cluster with a real node: kubelet, containerd, CNI and kube-proxy run for real, and so do pods of our own images.
 //!
-//! Suites with other arguments of `up` have clusters of their own: [`compare`], [`installed`] and [`pulled`].
+//! Tests with other arguments of `up` have clusters of their own. Two of these have a real node at a time
+//! ([`place_of_a_cluster`]).
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -34,7 +35,9 @@ mod trouble;
 
 use std::{fs, path::Path, process::ExitCode, sync::LazyLock};
 
+use futures::executor::block_on;
 use kube_node_testing::{TestCluster, harness, test_target, trials};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Held by every test that needs the node as it is, and alone by one that breaks it.
 static NODE: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
@@ -45,13 +48,20 @@ const UP: &[&str] = &["--real-node", "--kubemark"];
 static CLUSTER: LazyLock<TestCluster> =
     LazyLock::new(|| TestCluster::shared(test_target!(), "real_node", UP));
 
+/// Places for clusters of single tests that have a real node. Such a cluster takes a third of a core while nothing happens in it, and
+/// six of them left kubelets and API servers of two cores too little to keep their time limits.
+static PLACES: Semaphore = Semaphore::const_new(2);
+
+/// Waits for one of these places, and has it until the result is dropped. Its cluster ends before.
+fn place_of_a_cluster() -> SemaphorePermit<'static> {
+    block_on(PLACES.acquire()).expect("it is never closed")
+}
+
 fn main() -> ExitCode {
-    // The longest first.
+    // The longest first, but those with a cluster of their own apart: there are places for two of them.
     let trials = trials! {
         waiting installed::release::from_install_to_uninstall,
         blocking documented::the_documented_commands_install_and_uninstall,
-        waiting compare::ours_differs_least_and_each_difference_is_explained,
-        waiting pulled::the_chart_is_installed_with_an_image_out_of_a_registry,
         waiting fault_injection::our_pod_in_silence,
         waiting fault_injection::an_upstream_pod_in_silence,
         waiting fault_injection::a_converted_configuration_by_turns,
@@ -61,6 +71,8 @@ fn main() -> ExitCode {
         waiting fault_injection::our_pod_reboots,
         waiting fault_injection::an_upstream_pod_by_turns,
         waiting fault_injection::an_upstream_pod_after_a_while,
+        waiting compare::ours_differs_least_and_each_difference_is_explained,
+        waiting pulled::the_chart_is_installed_with_an_image_out_of_a_registry,
         blocking documented::the_documented_commands_show_the_real_node,
         waiting fleet::from_create_to_cleanup,
         waiting hosting::machines_of_another_cluster,

@@ -30,6 +30,7 @@ const CHOSEN_OF_MACHINES: &str = "machines";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kube-node");
 
 pub async fn the_chart_is_installed_with_an_image_out_of_a_registry() {
+    let _place = crate::place_of_a_cluster();
     let cluster = TemporaryCluster::start(test_target!(), "pulled", &["--real-node", "--without-operator"]);
     let host: IpAddr = cluster.state()["network"]["host"].as_str().unwrap().parse().unwrap();
     let registry = Registry::start("pulled", host, &json!({}));
