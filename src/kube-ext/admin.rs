@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 
@@ -51,6 +51,8 @@ impl Admin {
     pub async fn bind(address: SocketAddr, flag: &'static str) -> anyhow::Result<Self> {
         let bound = TcpListener::bind(address).await;
         let listener = bound.with_context(|| format!("cannot listen on {address}: choose another {flag}"))?;
+        // With port 0 the system chooses the port, and this line is where a caller reads it.
+        info!(address = %listener.local_addr()?, "listens for probes and scrapes");
         Ok(Self { listener, more: Router::new() })
     }
 

@@ -20,7 +20,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::{http, release};
+use crate::{http, logs, release};
 
 /// A test binary, as cargo describes it to that binary alone; made by [`test_target!`](crate::test_target).
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +58,8 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// The running cluster of a suite. Suites of one binary have clusters of their own. Its data stays when it ends, for
-    /// whoever reads a failed test, until the next run of the suite: with a real node it has a gigabyte.
+    /// The running cluster of a suite. Suites of one binary have clusters of their own. Its data stays when it ends, until
+    /// the next run of the suite: with a real node it has a gigabyte. The logs of a failed run stay longer.
     pub fn shared(target: TestTarget, suite: &str, args: &[&str]) -> Self {
         let prefix = format!("cluster-{suite}");
         remove_data_of_ended_runs(target, &prefix);
@@ -75,6 +75,7 @@ impl TestCluster {
 
     /// Starts the cluster, without nodes, until this process ends.
     pub fn up(&self, args: &[&str]) {
+        logs::register(&self.dir);
         let parent = std::process::id().to_string();
         let json = "operator=--log-format=json";
         let version = ["--kubernetes-version", release().version()];
@@ -166,12 +167,17 @@ fn remove_data_of_ended_runs(target: TestTarget, prefix: &str) {
         let name = entry.file_name();
         let run = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-')?.parse().ok());
         if run.is_some_and(|run| kill(Pid::from_raw(run), None) == Err(Errno::ESRCH)) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            let folder = entry.path();
+            if logs::is_kept(&folder) {
+                logs::delete_all_but_logs(&folder);
+            } else {
+                let _ = std::fs::remove_dir_all(folder);
+            }
         }
     }
 }
 
-/// A cluster of one test, deleted with it.
+/// A cluster of one test, deleted with it. The logs of a failed test stay.
 #[derive(Debug)]
 pub struct TemporaryCluster(TestCluster);
 
@@ -199,6 +205,11 @@ impl Deref for TemporaryCluster {
 
 impl Drop for TemporaryCluster {
     fn drop(&mut self) {
+        if logs::is_kept(&self.dir) {
+            self.kube_node(&["down"]);
+            logs::delete_all_but_logs(&self.dir);
+            return;
+        }
         self.kube_node(&["down", "--delete"]);
         let _ = std::fs::remove_dir_all(&self.dir);
     }

@@ -10,7 +10,7 @@ use kube::{
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
-use crate::{LONG, TestCluster, create, delete, eventually, is_ready, taints};
+use crate::{LONG, TestCluster, create, delete, eventually, is_ready, summary, taints};
 
 /// Until a rollout of a handful of nodes is over, drains included.
 pub const ROLLED: Duration = Duration::from_mins(3);
@@ -110,15 +110,17 @@ impl Fixture {
     pub async fn settled(&self, count: usize) -> Vec<Node> {
         let nodes = eventually(&format!("{count} Ready nodes of {}", self.name), LONG, async || {
             let nodes = self.my_nodes().await;
-            (nodes.len() == count && nodes.iter().all(|node| is_ready(node) && taints_of_ours(node) == 0))
-                .then_some(nodes)
+            let is_settled = |node| is_ready(node) && taints_of_ours(node) == 0;
+            if nodes.len() == count && nodes.iter().all(is_settled) {
+                return Ok(nodes);
+            }
+            Err((nodes.len(), nodes.iter().filter(|node| !is_settled(node)).map(summary).collect::<Vec<_>>()))
         })
         .await;
         eventually(&format!("status of {}", self.name), LONG, async || {
-            let status = self.sets.get(&self.name).await.unwrap().status?;
-            (usize::try_from(status.ready_replicas).ok()? == count
-                && status.replicas == status.ready_replicas)
-                .then_some(())
+            let status = self.sets.get(&self.name).await.unwrap().status.unwrap_or_default();
+            let ready = usize::try_from(status.ready_replicas).unwrap();
+            if ready == count && status.replicas == status.ready_replicas { Ok(()) } else { Err(status) }
         })
         .await;
         nodes
@@ -128,14 +130,14 @@ impl Fixture {
     pub async fn rolled(&self, count: usize) -> Vec<Node> {
         eventually(&format!("{} is rolled", self.name), ROLLED, async || {
             let set = self.sets.get(&self.name).await.unwrap();
-            let status = set.status?;
+            let status = set.status.unwrap_or_default();
             let done = status.observed_generation == set.metadata.generation
                 && status.rollout.is_none()
-                && usize::try_from(status.updated_replicas).ok()? == count
+                && usize::try_from(status.updated_replicas).unwrap() == count
                 && status.current_revision == status.update_revision
                 && status.conditions.iter().any(|c| c.type_ == "Progressing" && c.reason == "Complete");
             let nodes = self.my_nodes().await;
-            (done && nodes.len() == count).then_some(nodes)
+            if done && nodes.len() == count { Ok(nodes) } else { Err(status) }
         })
         .await
     }
@@ -152,11 +154,11 @@ impl Fixture {
     /// The reason and message of a condition of the set with this status.
     pub async fn set_says(&self, r#type: &str, status: &str, reason: &str) -> String {
         eventually(&format!("{}: {type} {status} {reason}", self.name), LONG, async || {
-            let conditions = self.sets.get_opt(&self.name).await.unwrap()?.status?.conditions;
-            conditions
-                .into_iter()
-                .find(|c| c.type_ == r#type && c.status == status && c.reason == reason)
-                .map(|condition| condition.message)
+            let set = self.sets.get_opt(&self.name).await.unwrap();
+            let conditions = set.and_then(|set| set.status).unwrap_or_default().conditions;
+            let said =
+                conditions.iter().find(|c| c.type_ == r#type && c.status == status && c.reason == reason);
+            said.map(|condition| condition.message.clone()).ok_or(conditions)
         })
         .await
     }
@@ -166,10 +168,14 @@ impl Fixture {
         delete(&self.sets, &self.name, PropagationPolicy::Background).await;
         delete(&self.classes, &self.name, PropagationPolicy::Background).await;
         eventually(&format!("{} is gone", self.name), LONG, async || {
-            let gone = self.my_nodes().await.is_empty()
-                && self.sets.get_opt(&self.name).await.unwrap().is_none()
-                && self.classes.get_opt(&self.name).await.unwrap().is_none();
-            gone.then_some(())
+            let nodes = self.my_nodes().await;
+            let set = self.sets.get_opt(&self.name).await.unwrap();
+            let class = self.classes.get_opt(&self.name).await.unwrap();
+            if nodes.is_empty() && set.is_none() && class.is_none() {
+                return Ok(());
+            }
+            let nodes: Vec<String> = nodes.iter().map(summary).collect();
+            Err((nodes, set.map(|set| set.status), class.map(|class| class.status)))
         })
         .await;
     }

@@ -57,7 +57,10 @@ impl RecordedHistory {
 
     /// There were so many Nodes, all of them are there, and none that was Ready ever ceased to be.
     pub async fn shows_nothing_but(&self, count: usize) {
-        eventually("the history has all Nodes", LONG, async || (self.born() >= count).then_some(())).await;
+        eventually("the history has all Nodes", LONG, async || {
+            if self.born() >= count { Ok(()) } else { Err(self.read()) }
+        })
+        .await;
         let Events { nodes, gone, fell, .. } = self.read();
         assert_eq!(nodes.len(), count, "made twice: {nodes:?}");
         assert!(gone.is_empty(), "deleted: {gone:?}");
@@ -74,7 +77,10 @@ fn is_fresh(lease: &Lease) -> bool {
 pub async fn renewed(client: &Client, limit: Duration) {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     eventually("all Leases of machines are fresh", limit, async || {
-        leases.list(&ListParams::default()).await.unwrap().iter().all(is_fresh).then_some(())
+        let leases = leases.list(&ListParams::default()).await.unwrap();
+        let old: Vec<String> =
+            leases.iter().filter(|lease| !is_fresh(lease)).map(ResourceExt::name_any).collect();
+        if old.is_empty() { Ok(()) } else { Err(old) }
     })
     .await;
 }
@@ -89,7 +95,8 @@ pub async fn leased(client: &Client, limit: Duration) {
         let leases = leases.list(&ListParams::default()).await.unwrap().items;
         let are_fresh = leases.iter().all(is_fresh);
         let held = names(leases.iter().map(ResourceExt::name_any).collect());
-        (are_fresh && held == names(nodes.iter().map(name).collect())).then_some(())
+        let nodes = names(nodes.iter().map(name).collect());
+        if are_fresh && held == nodes { Ok(()) } else { Err((are_fresh, held, nodes)) }
     })
     .await;
 }

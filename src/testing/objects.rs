@@ -45,6 +45,22 @@ pub fn condition<'a>(node: &'a Node, r#type: &str) -> Option<&'a NodeCondition> 
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == r#type)
 }
 
+/// A Node in one line, for what a wait saw.
+pub fn summary(node: &Node) -> String {
+    let conditions: Vec<String> = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .filter(|condition| condition.type_ == "Ready" || condition.type_.contains("kube-node.io/"))
+        .map(|condition| {
+            let reason = condition.reason.as_deref().unwrap_or_default();
+            format!("{}={} ({reason})", condition.type_, condition.status)
+        })
+        .collect();
+    let leaves = if node.metadata.deletion_timestamp.is_some() { ", deleted" } else { "" };
+    format!("{}: {}, taints {:?}{leaves}", name(node), conditions.join(", "), taints(node))
+}
+
 /// The name of a Node.
 pub fn name(node: &Node) -> String {
     node.metadata.name.clone().unwrap()

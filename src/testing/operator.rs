@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::{Child, Command, ExitStatus},
 };
@@ -13,7 +13,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::{LONG, TestCluster, eventually, http};
+use crate::{LONG, TestCluster, eventually, http, logs};
 
 /// By which identity an operator acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,6 @@ pub struct OperatorProcess {
     /// Its `POD_NAME`, and a part of the name of its log.
     pub name: String,
     child: Child,
-    admin: u16,
-    autoscaler: u16,
     log: PathBuf,
 }
 
@@ -48,13 +46,12 @@ impl OperatorProcess {
         args: &[&str],
         environment: &[(&str, &str)],
     ) -> Self {
-        let (admin, autoscaler) = (free_port(), free_port());
         let log = cluster.dir.join(format!("operator-{name}.log"));
         let mut command = Command::new(cluster.target.program);
         command.arg("operator").args(args).env("POD_NAME", name).stderr(File::create(&log).unwrap());
         command.envs(environment.iter().copied());
-        command.args(["--admin-address", &format!("127.0.0.1:{admin}"), "--autoscaler-plaintext"]);
-        command.args(["--autoscaler-address", &format!("127.0.0.1:{autoscaler}")]);
+        command.args(["--admin-address=127.0.0.1:0", "--autoscaler-plaintext"]);
+        command.arg("--autoscaler-address=127.0.0.1:0");
         let file = |file: &str| cluster.dir.join(file);
         match identity {
             OperatorIdentity::Admin => command.arg("--kubeconfig").arg(file("kubeconfig")),
@@ -64,11 +61,15 @@ impl OperatorProcess {
                 .arg("--hollow-kubeconfig")
                 .arg(file("hollow.kubeconfig")),
         };
-        Self { name: name.to_owned(), child: command.spawn().unwrap(), admin, autoscaler, log }
+        Self { name: name.to_owned(), child: command.spawn().unwrap(), log }
     }
 
     fn get(&self, path: &str) -> Option<String> {
-        http::get(format!("http://127.0.0.1:{}/{path}", self.admin))
+        http::get(format!("http://{}/{path}", self.address("listens for probes and scrapes")?))
+    }
+
+    fn address(&self, message: &str) -> Option<SocketAddr> {
+        logs::reported_address(&self.log, message)
     }
 
     /// Waits until it is ready.
@@ -100,7 +101,8 @@ impl OperatorProcess {
 
     /// Whether cluster-autoscaler may connect.
     pub fn serves_autoscaler(&self) -> bool {
-        TcpStream::connect(("127.0.0.1", self.autoscaler)).is_ok()
+        let address = self.address("listens for cluster-autoscaler");
+        address.is_some_and(|address| TcpStream::connect(address).is_ok())
     }
 
     /// Its process.
@@ -141,9 +143,4 @@ impl Drop for OperatorProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A port of 127.0.0.1 that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

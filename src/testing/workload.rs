@@ -37,8 +37,11 @@ impl Fixture {
             }},
         });
         create(&deployments, json!({"metadata": {"name": self.name}, "spec": spec})).await.unwrap();
-        eventually("the workload runs", RUNS, async || (self.endpoints().await == replicas).then_some(()))
-            .await;
+        eventually("the workload runs", RUNS, async || {
+            let endpoints = self.endpoints().await;
+            if endpoints == replicas { Ok(()) } else { Err(format!("{endpoints} of {replicas} endpoints")) }
+        })
+        .await;
     }
 
     /// Its Ready endpoints, as its `EndpointSlices` show them.

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -19,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::identity::Stage;
 use kube_node_testing::{
-    LONG, TestCluster, eventually, fault_injection::FaultTarget, http::Request, is_ready, release,
+    LONG, TestCluster, eventually, fault_injection::FaultTarget, free_port, http::Request, is_ready, release,
 };
 
 /// A machine of a provider of the test's own.
@@ -64,10 +63,6 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Kubemark {

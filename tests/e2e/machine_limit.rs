@@ -1,7 +1,6 @@
 //! A process carries no more hollow machines than it has room for; the other Nodes wait, and say what for.
 
 use std::{
-    net::TcpListener,
     process::{Child, Command},
     time::Duration,
 };
@@ -104,11 +103,10 @@ struct Host(Child);
 
 impl Host {
     fn start(cluster: &TestCluster, max: usize) -> Self {
-        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(["hollow-host", "--hosts", "small", "--name", "h-0", "--kubeconfig"]);
         command.arg(cluster.dir.join("hollow-host.kubeconfig"));
-        command.args(["--max-machines", &max.to_string(), "--admin-address", &format!("127.0.0.1:{admin}")]);
+        command.args(["--max-machines", &max.to_string(), "--admin-address=127.0.0.1:0"]);
         Self(command.spawn().unwrap())
     }
 }

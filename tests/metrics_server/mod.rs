@@ -6,7 +6,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{
-    net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -14,7 +13,7 @@ use std::{
 use serde_json::json;
 
 use crate::CLUSTER;
-use kube_node_testing::{Fixture, LONG, class_spec, eventually, go_program::GoProgram, name};
+use kube_node_testing::{Fixture, LONG, class_spec, eventually, free_port, go_program::GoProgram, name};
 
 const METRICS_SERVER: GoProgram = GoProgram {
     name: "metrics-server",
@@ -40,7 +39,7 @@ struct Running {
 impl Running {
     async fn start(program: &Path) -> Self {
         let kubeconfig = CLUSTER.dir.join("kubeconfig").display().to_string();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let process = Command::new(program)
             .args(FLAGS)
             .args(

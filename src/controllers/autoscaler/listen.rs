@@ -133,6 +133,20 @@ impl Listener {
         }
     }
 
+    /// The address in use: with port 0, the port that the system chose.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => {
+                listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
+            }
+            Self::Unix { listener, .. } => {
+                let path =
+                    listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+                path.unwrap_or_default().display().to_string()
+            }
+        }
+    }
+
     async fn accept(&self) -> io::Result<(Connection, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {

@@ -169,6 +169,7 @@ impl Autoscaler {
         }
         let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address}"));
         let listener = listener.map_err(|error| ServeError { reason: "AddressNotAvailable", error })?;
+        info!(address = listener.address(), "listens for cluster-autoscaler");
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
             .build_v1()

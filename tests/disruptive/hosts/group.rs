@@ -28,9 +28,18 @@ impl Group {
 
     /// So many machines are carried, all by hosts of this group, and none by two of them.
     pub async fn runs(&self, machines: usize) {
-        let carried = || -> Vec<usize> { self.hosts.iter().map(Host::machines).collect() };
         let what = format!("{} hosts carry {machines} machines", self.hosts.len());
-        eventually(&what, LONG, async || (carried().iter().sum::<usize>() == machines).then_some(())).await;
+        eventually(&what, LONG, async || {
+            let carried = self.carried();
+            if carried.values().flatten().sum::<usize>() == machines { Ok(()) } else { Err(carried) }
+        })
+        .await;
+    }
+
+    /// Number of machines of each host; None where a host does not answer.
+    fn carried(&self) -> BTreeMap<&str, Option<usize>> {
+        let carried = |host: &Host| host.metric("kube_node_hollow_machines");
+        self.hosts.iter().map(|host| (host.name.as_str(), carried(host))).collect()
     }
 
     /// Each carries as many as the hash says, of the Nodes that there are.
@@ -43,11 +52,14 @@ impl Group {
             *wanted.get_mut(share::host_of(names.iter().copied(), uid).unwrap()).unwrap() += 1;
         }
         assert!(wanted.values().all(|share| *share > 0), "{wanted:?}");
-        let carried = || -> BTreeMap<&str, usize> {
-            self.hosts.iter().map(|host| (host.name.as_str(), host.machines())).collect()
-        };
+        let wanted: BTreeMap<&str, Option<usize>> =
+            wanted.into_iter().map(|(name, share)| (name, Some(share))).collect();
         let what = format!("shares are {wanted:?}");
-        eventually(&what, LONG, async || (carried() == wanted).then_some(())).await;
+        eventually(&what, LONG, async || {
+            let carried = self.carried();
+            if carried == wanted { Ok(()) } else { Err(carried) }
+        })
+        .await;
     }
 
     /// Metrics of a host, and the page's table of them.

@@ -2,9 +2,9 @@
 
 use std::{
     fs::File,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use nix::{
@@ -13,13 +13,12 @@ use nix::{
 };
 
 use super::{CLUSTER, GROUP};
-use kube_node_testing::{LONG, eventually, http};
+use kube_node_testing::{LONG, eventually, http, logs};
 
 /// Killed when dropped.
 pub struct Host {
     pub name: String,
     child: Child,
-    admin: u16,
     log: PathBuf,
 }
 
@@ -29,19 +28,21 @@ impl Host {
     }
 
     pub fn start_as(name: &str, kubeconfig: &Path) -> Self {
-        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let log = CLUSTER.dir.join(format!("host-{name}-{admin}.log"));
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let start = STARTED.fetch_add(1, Ordering::Relaxed);
+        let log = CLUSTER.dir.join(format!("host-{name}-{start}.log"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(["hollow-host", "--hosts", GROUP, "--name", name, "--kubeconfig"]).arg(kubeconfig);
-        command.args(["--admin-address", &format!("127.0.0.1:{admin}")]);
+        command.arg("--admin-address=127.0.0.1:0");
         // Below the ports that clusters choose.
         command.args(["--kubelet-address", "127.0.0.1", "--kubelet-ports", "12000-19999"]);
         let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
-        Self { name: name.to_owned(), child, admin, log }
+        Self { name: name.to_owned(), child, log }
     }
 
     pub fn get(&self, path: &str) -> Option<String> {
-        http::get(format!("http://127.0.0.1:{}/{path}", self.admin))
+        let address = logs::reported_address(&self.log, "listens for probes and scrapes")?;
+        http::get(format!("http://{address}/{path}"))
     }
 
     /// The value of a metric without labels; None where nobody answers.
@@ -49,11 +50,6 @@ impl Host {
         let metrics = self.get("metrics")?;
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         Some(line.parse().unwrap())
-    }
-
-    /// How many machines it carries; none before it is present.
-    pub fn machines(&self) -> usize {
-        self.metric("kube_node_hollow_machines").unwrap_or(0)
     }
 
     pub async fn is_ready(&self) {

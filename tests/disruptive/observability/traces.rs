@@ -25,8 +25,8 @@ use tonic::{
 };
 
 use kube_node_testing::{
-    Fixture, LONG, TemporaryCluster, TestCluster, class_spec, create, eventually,
-    operator::{OperatorIdentity, OperatorProcess, free_port},
+    Fixture, LONG, TemporaryCluster, TestCluster, class_spec, create, eventually, free_port,
+    operator::{OperatorIdentity, OperatorProcess},
     test_target,
 };
 

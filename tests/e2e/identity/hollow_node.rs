@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 
 use super::Stage;
 use crate::CLUSTER;
-use kube_node_testing::{Fixture, LONG, always, condition, eventually, http::Request, is_ready, phase};
+use kube_node_testing::{
+    Fixture, LONG, always, condition, eventually, free_port, http::Request, is_ready, phase,
+};
 
 /// A machine's folders and its process, while it runs.
 struct Machine {
@@ -44,9 +46,7 @@ impl Machine {
             "kubeletVersion": "v1.36.3", "containerRuntime": "containerd://2.1.0",
         });
         fs::write(dir.join(machine_files::MACHINE), machine.to_string()).unwrap();
-        // Free a moment ago; nobody else here takes ports at random.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let machine = Self { node: node.to_owned(), dir, port, process: None };
+        let machine = Self { node: node.to_owned(), dir, port: free_port(), process: None };
         machine.set(&MachineSettings::default());
         machine
     }
