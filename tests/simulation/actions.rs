@@ -13,6 +13,7 @@ use crate::{
     kubemark::lose_machine,
     objects::name,
     others::Others,
+    people::AGENT,
     process::{self, GROUP, Host},
     schedule::{Action, HALTS, Schedule},
 };
@@ -20,7 +21,7 @@ use crate::{
 /// Path of classes.
 pub const CLASSES: &str = "/apis/kube-node.io/v1alpha1/nodeclasses";
 /// Path of sets.
-const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
+pub const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
 /// Domain of what others give to Nodes.
 pub const OTHERS: &str = "example.com/";
 /// Label that the class's template gives to Nodes: the class's version.
@@ -29,6 +30,8 @@ pub const VERSION_LABEL: &str = "template.test/version";
 pub const LABEL: &str = "template.test/label";
 /// Taint of Nodes that never start.
 pub const STARTUP: &str = "template.test/startup";
+/// `nodeStartupTimeout` of sets that people act on: longer than until a rollout halts, shorter than a schedule.
+const STARTS: &str = "120s";
 /// Condition for which a set replaces a Node.
 pub const SICK: &str = "test/Sick";
 
@@ -170,6 +173,7 @@ impl Schedule {
                     wanted.sets.insert(SET.to_owned(), replicas);
                 }
             }
+            Action::Act(act) => act.perform(others, wanted, &cluster.faults),
             Action::Refuse(n) => {
                 if let Some(node) = nth(others, *n) {
                     cluster.faults.refuse(Some(node));
@@ -186,11 +190,14 @@ impl Schedule {
         if let Some(seconds) = self.drain_timeout {
             set["spec"]["drain"] = json!({ "timeout": format!("{seconds}s") });
         }
+        if self.has_people {
+            set["spec"]["remediation"] = json!({ "nodeStartupTimeout": STARTS });
+        }
         if self.storm {
             set["spec"]["progressDeadline"] = json!(format!("{HALTS}s"));
             set["spec"]["minReadyTime"] = json!(["0s", "7s"][usize::from(self.seed.is_multiple_of(2))]);
             let sick = json!({ "type": SICK, "status": "True", "for": "20s" });
-            set["spec"]["remediation"] = json!({ "unhealthyConditions": [sick] });
+            set["spec"]["remediation"]["unhealthyConditions"] = json!([sick]);
         }
         set
     }
@@ -205,8 +212,10 @@ impl Schedule {
         let DesiredState { version, label, starts_never, spoiled, .. } = wanted;
         let hollow = if self.workers > 0 { json!({ "hosts": GROUP }) } else { Value::Null };
         // Nobody removes this taint.
-        let startup = json!([{ "key": STARTUP, "effect": "NoSchedule" }]);
-        let startup = if *starts_never { startup } else { json!([]) };
+        let keys = [(STARTUP, *starts_never), (AGENT, self.has_people)];
+        let keys = keys.into_iter().filter(|(_, is_there)| *is_there);
+        let startup: Vec<Value> =
+            keys.map(|(key, _)| json!({ "key": key, "effect": "NoSchedule" })).collect();
         // More than there is.
         let reserved = json!({ "cpu": if spoiled.is_some() { "5" } else { "0" } });
         json!({ "metadata": { "name": "small" }, "spec": {

@@ -360,6 +360,18 @@ impl Checks {
         }
     }
 
+    /// Checks that rollouts halt when they have to, where each write is answered.
+    pub fn watch_rollouts(&self, server: &ApiServer) {
+        let found = {
+            let invariants = &self.state.lock().invariants;
+            let now = simulated_time::time_of(self.begun);
+            if invariants.is_certain { invariants.reasons.check_halts(server, now) } else { None }
+        };
+        if let Some(found) = found {
+            self.violate(&found);
+        }
+    }
+
     /// Checks the caches of a process.
     pub fn check_caches(&self, process: &str, caches: &WatchedCaches, is_present: bool) {
         let difference = self.state.lock().history.difference(process, caches, is_present);

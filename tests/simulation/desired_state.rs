@@ -13,6 +13,7 @@ use crate::{
     invariants::size,
     objects::{is_available, is_ready, name, set_of, taints},
     others::is_leaving,
+    people::Undo,
 };
 
 /// What users want in the end.
@@ -30,6 +31,8 @@ pub struct DesiredState {
     pub spoiled: Option<Instant>,
     /// True if users have cordoned Nodes.
     pub cordons: bool,
+    /// What ends the acts of people that last.
+    pub undo: Vec<Undo>,
     /// True if cluster-autoscaler scales the first set.
     pub is_scaled: bool,
 }

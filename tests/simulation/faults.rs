@@ -167,6 +167,8 @@ pub struct Faults {
     happened: AtomicU64,
     /// The Node to which an admission policy refuses all writes of the operators.
     refused: Mutex<Option<String>>,
+    /// The Node for which a webhook fails, and until when.
+    failing: Mutex<Option<(String, Instant)>>,
     /// Resource that the processes may not write, and until when.
     forbidden: Mutex<Option<(&'static str, Instant)>>,
     /// Resource of which the operators' watches show everything late, and by how much.
@@ -183,7 +185,7 @@ impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
         let Schedule { seed, faults, single, storm, page, spared, is_instant, .. } = schedule.clone();
-        let (writes, happened, refused, forbidden, late, outage, at_scale_request) = <_>::default();
+        let (writes, happened, refused, failing, forbidden, late, outage, at_scale_request) = <_>::default();
         Self {
             seed,
             classes: faults,
@@ -196,6 +198,7 @@ impl Faults {
             writes,
             happened,
             refused,
+            failing,
             forbidden,
             late,
             outage,
@@ -261,6 +264,18 @@ impl Faults {
     pub fn is_refused(&self, path: &str) -> bool {
         let node = path.strip_prefix("/api/v1/nodes/");
         node.is_some_and(|node| self.refused.lock().as_deref() == Some(node))
+    }
+
+    /// Lets a webhook fail for each write to a Node, for a time.
+    pub fn fail(&self, node: String, time: Duration) {
+        *self.failing.lock() = Some((node, self.until.min(Instant::now() + time)));
+    }
+
+    /// Returns true if a webhook fails for writes to this path.
+    pub fn is_failing(&self, path: &str) -> bool {
+        let failing = self.failing.lock();
+        let node = failing.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(node, _)| node);
+        node.is_some_and(|node| path.strip_prefix("/api/v1/nodes/") == Some(node))
     }
 
     /// Methods of the writes that all processes sent.

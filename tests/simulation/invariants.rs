@@ -24,8 +24,10 @@ use crate::{
     checks::{CLAIM, LEASE, Sent},
     drains::{Drains, has_ended, is_drained_for, is_out_of_service},
     objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
+    people::AGENT,
     permits::Permits,
     preconditions,
+    reasons::Reasons,
     statuses::Statuses,
 };
 
@@ -92,6 +94,7 @@ pub struct Invariants {
     /// Pod CIDRs of Nodes.
     cidrs: BTreeMap<String, String>,
     pub permits: Permits,
+    pub reasons: Reasons,
     /// Process that made the pod of each machine at once, by the UID of its Node.
     machines: BTreeMap<String, String>,
     drains: Drains,
@@ -108,6 +111,7 @@ impl Invariants {
         let (after, before) = (&change.after, change.before.as_deref());
         match after["kind"].as_str() {
             Some("NodeSet") => {
+                self.reasons.note(change);
                 let name = name(after);
                 let size = if change.deleted { (0, 0) } else { size(after) };
                 let sizes = self.sizes.entry(name).or_default();
@@ -117,13 +121,23 @@ impl Invariants {
                     }
                     sizes.push((None, size.0, size.1));
                 }
-                self.statuses.check(after, before, by)
+                self.statuses.check(after, before, by, self.time)
             }
             Some("NodeClass") => {
+                self.reasons.note(change);
                 self.statuses.note_class(after, before);
                 None
             }
-            Some("Node") => self.check_node(server, change, before, by),
+            Some("Node") => {
+                let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
+                let reason = if by_us && self.is_certain {
+                    self.reasons.check(server, change, self.memory, self.time)
+                } else {
+                    None
+                };
+                self.reasons.note_node(change);
+                reason.or_else(|| self.check_node(server, change, before, by))
+            }
             Some("Lease") if name(after) == "kube-node-operator" => {
                 let holder = after["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
                 let last = self.leader.take();
@@ -387,7 +401,7 @@ impl Invariants {
         }
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);
         // A Node that never starts is available for schedulers of pods that tolerate its taint, and not for its set.
-        let is_started = taints(before).all(|key| key != STARTUP);
+        let is_started = taints(before).all(|key| key != STARTUP && key != AGENT);
         let starts_to_drain = !is_draining(before) && is_draining(after) && is_started && !is_young;
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost =
@@ -442,7 +456,7 @@ fn node_uid(pod: &Value) -> String {
 
 /// Returns true if a Node counts for the budget of its set.
 fn counts(node: &Value) -> bool {
-    is_available(node) && !is_drained(node)
+    is_available(node) && !is_drained(node) && taints(node).all(|key| key != AGENT)
 }
 
 /// Most Nodes and least available Nodes of a set.

@@ -24,9 +24,11 @@ mod network;
 mod objects;
 mod others;
 mod patches;
+mod people;
 mod permits;
 mod preconditions;
 mod process;
+mod reasons;
 mod reconciliations;
 mod run;
 mod scenario;
@@ -282,7 +284,7 @@ fn names_that_do_not_exist_are_refused_with_those_that_do() {
     let error = Scenario::named("roll-out").unwrap_err();
     assert_eq!(
         error,
-        "there is no scenario roll-out; there are: scale-up, scale-down, rollout, deletion, takeover, two-deletions, unseen-pods, last-pod-cidr, refused-drain, late-renewal"
+        "there is no scenario roll-out; there are: scale-up, scale-down, rollout, deletion, takeover, two-deletions, unseen-pods, last-pod-cidr, refused-drain, restart-ahead, resume-ahead, agent-down, pause, held-by-drain, finalizer-stripped, marked-and-deleted, late-renewal"
     );
     let scenario = Scenario::named("scale-up").unwrap();
     let error = run_scenario(scenario, Some((99_999, Fault::Conflict)), 1).unwrap_err();

@@ -159,6 +159,10 @@ impl Network {
             shared.checks.refused(&sent);
             return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
         }
+        if is_write && shared.faults.is_failing(head.uri.path()) {
+            shared.checks.refused(&sent);
+            return Ok(refusal(500, "InternalError", "failed calling webhook \"nodes.example.com\""));
+        }
         let is_renewal = sent.method == Method::PUT && sent.path.ends_with("/leases/kube-node-operator");
         let is_cut_off =
             || shared.host.connected_at().is_some() || is_renewal && shared.host.loses_renewals();

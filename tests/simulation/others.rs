@@ -19,6 +19,7 @@ use crate::{
     autoscaler_checks::is_drained,
     checks::Checks,
     objects::{is_ready, name, taints},
+    people::AGENT,
 };
 
 /// Time between two attempts of users to resume a rollout that halts.
@@ -51,6 +52,8 @@ pub struct Others {
     /// Last sign of life of each Node's kubelet, and when it was seen.
     signs: BTreeMap<String, (Vec<Value>, Instant)>,
     serial: u64,
+    /// Until when the agent of a Node is down, by the Node's name.
+    pub agents_down: BTreeMap<String, Instant>,
     /// True if each pod has a volume.
     has_volumes: bool,
     /// When the pod of each attached volume was missing first.
@@ -59,8 +62,8 @@ pub struct Others {
 
 impl Others {
     pub fn new(server: ApiServer, checks: Arc<Checks>, has_volumes: bool) -> Self {
-        let (wanted, unknown, missing, signs, unused) = <_>::default();
-        Self { server, checks, wanted, unknown, missing, signs, serial: 0, has_volumes, unused }
+        let (wanted, unknown, missing, signs, agents_down, unused) = <_>::default();
+        Self { server, checks, wanted, unknown, missing, signs, serial: 0, agents_down, has_volumes, unused }
     }
 
     pub fn call(&self, method: Method, path: &str, body: &Value) -> (u16, Arc<Value>) {
@@ -71,6 +74,31 @@ impl Others {
 
     pub fn nodes(&self) -> Vec<Arc<Value>> {
         self.server.objects("", "nodes")
+    }
+
+    /// Names of the class's revisions, as `spec.revision` takes them, oldest first.
+    pub fn revisions(&self) -> Vec<String> {
+        let mut revisions = self.server.objects("apps", "controllerrevisions");
+        revisions.sort_by_key(|revision| revision["revision"].as_i64());
+        let names = revisions.iter().map(|revision| name(revision));
+        names.filter_map(|name| name.strip_prefix("small-").map(str::to_owned)).collect()
+    }
+
+    /// The agent of each Node removes its startup taint once the Node is Ready, and gives it back while it is down.
+    fn run_agents(&mut self) {
+        self.agents_down.retain(|_, until| Instant::now() < *until);
+        for node in self.nodes().iter().filter(|node| !is_leaving(node)) {
+            let is_down = self.agents_down.contains_key(&name(node));
+            let has_taint = taints(node).any(|key| key == AGENT);
+            if has_taint == is_down || !is_down && !is_ready(node) {
+                continue;
+            }
+            let mut left = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            left.retain(|taint| taint["key"] != AGENT);
+            left.extend(is_down.then(|| json!({ "key": AGENT, "effect": "NoSchedule" })));
+            let change = json!({ "spec": { "taints": left } });
+            self.call(Method::PATCH, &format!("/api/v1/nodes/{}", name(node)), &change);
+        }
     }
 
     /// A user deletes the n-th Node that stays by force, and makes it again as it was (`kubectl replace --force`). It is
@@ -132,6 +160,7 @@ impl Others {
     /// One second's work.
     pub async fn work(&mut self) {
         self.own_pods();
+        self.run_agents();
         self.budget();
         self.schedule();
         self.attach();

@@ -192,6 +192,7 @@ impl Schedule {
                 self.act(action, others, &mut wanted, cluster, hosts, restarted);
             }
             let is_over = actions.peek().is_none() && Instant::now() >= faults.until;
+            wanted.undo(others, is_over);
             if wanted.heal(is_over) {
                 self.change_class(others, &wanted);
             }
@@ -209,6 +210,9 @@ impl Schedule {
             let is_ours = !self.kubemark && is_served;
             if is_ours && faults.is_over_for(LONGEST_TIMEOUT) && faults.refused().is_none() {
                 checks.watch_leases(server);
+            }
+            if self.has_people {
+                checks.watch_rollouts(server);
             }
             if !is_over {
                 continue;

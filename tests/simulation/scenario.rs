@@ -1,7 +1,10 @@
 //! Scenarios of the systematic generator: what users do, without faults. Each write of such a run is then given each
 //! fault once. The last five are made for faults that random schedules hardly meet.
 
-use crate::schedule::{Action, POD_CIDRS, Schedule};
+use crate::{
+    people::Act,
+    schedule::{Action, POD_CIDRS, Schedule},
+};
 
 /// A scenario.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +15,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 10] = [
+pub const ALL: [Scenario; 17] = [
     Scenario {
         name: "scale-up",
         of: |usual| Schedule { actions: vec![(1, scale(2)), (20, scale(5))], ..usual },
@@ -109,6 +112,107 @@ pub const ALL: [Scenario; 10] = [
             ..usual
         },
     },
+    // A restart by a clock that is years ahead: no Node is older than that, and none is replaced for ever.
+    Scenario {
+        name: "restart-ahead",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![(1, scale(3)), (20, Action::Act(Act::Restart(300_000_000)))],
+            ..usual
+        },
+    },
+    // A resumption by such a clock: a rollout halts all the same.
+    Scenario {
+        name: "resume-ahead",
+        of: |usual| Schedule {
+            has_people: true,
+            storm: true,
+            active: 160,
+            actions: vec![
+                (1, scale(3)),
+                (20, Action::Act(Act::Resume(300_000_000))),
+                (21, Action::Break(100)),
+            ],
+            ..usual
+        },
+    },
+    // The agent of a Node that has worked for longer than a Node may take to start is down for a while.
+    Scenario {
+        name: "agent-down",
+        of: |usual| Schedule {
+            has_people: true,
+            active: 200,
+            actions: vec![(1, scale(2)), (160, Action::Act(Act::AgentDown(0, 20)))],
+            ..usual
+        },
+    },
+    // A rollout is paused for longer than its progress deadline while a Node of it starts.
+    Scenario {
+        name: "pause",
+        of: |usual| Schedule {
+            has_people: true,
+            storm: true,
+            active: 160,
+            actions: vec![
+                (1, scale(3)),
+                (20, Action::Roll(7)),
+                (22, Action::Act(Act::Pause(100))),
+                (115, Action::Act(Act::AgentDown(0, 20))),
+                (115, Action::Act(Act::AgentDown(1, 20))),
+                (115, Action::Act(Act::AgentDown(2, 20))),
+                (115, Action::Act(Act::AgentDown(3, 20))),
+            ],
+            ..usual
+        },
+    },
+    // Evictions are refused for longer than the progress deadline, then the agents of new Nodes are down.
+    Scenario {
+        name: "held-by-drain",
+        of: |usual| Schedule {
+            has_people: true,
+            storm: true,
+            active: 120,
+            actions: vec![
+                (1, scale(3)),
+                (10, Action::Run(3, 0)),
+                (19, Action::Forbid("pods", 80)),
+                (20, Action::Roll(7)),
+                (90, Action::Act(Act::AgentDown(0, 5))),
+                (90, Action::Act(Act::AgentDown(1, 5))),
+                (90, Action::Act(Act::AgentDown(2, 5))),
+                (90, Action::Act(Act::AgentDown(3, 5))),
+            ],
+            ..usual
+        },
+    },
+    // The finalizer of a Node is taken away when its class has another revision.
+    Scenario {
+        name: "finalizer-stripped",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![
+                (1, scale(2)),
+                (20, Action::Act(Act::Pause(30))),
+                (25, Action::Roll(7)),
+                (30, Action::Act(Act::Strip(0))),
+            ],
+            ..usual
+        },
+    },
+    // Marked Nodes are deleted by hand while others start.
+    Scenario {
+        name: "marked-and-deleted",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![
+                (1, scale(3)),
+                (20, Action::Act(Act::MarkAndDelete(0))),
+                (21, Action::Act(Act::MarkAndDelete(1))),
+                (22, Action::Act(Act::MarkAndDelete(2))),
+            ],
+            ..usual
+        },
+    },
     // The leader hears late that it has renewed its Lease, and renews it no more.
     Scenario {
         name: "late-renewal",
@@ -166,6 +270,7 @@ impl Scenario {
             drain_timeout: None,
             has_volumes: false,
             spared: [].into(),
+            has_people: false,
             is_instant: false,
         })
     }

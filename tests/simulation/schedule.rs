@@ -4,7 +4,12 @@ use std::{collections::BTreeSet, fmt};
 
 use kube_node_testing::api_server::Random;
 
-use crate::{autoscaler::SET, faults::Fault};
+use crate::{
+    REGRESSIONS,
+    autoscaler::SET,
+    faults::Fault,
+    people::{self, Act},
+};
 
 /// Seconds after which a rollout whose Nodes never start halts.
 pub const HALTS: u64 = 40;
@@ -31,6 +36,8 @@ pub enum Action {
     DeleteSet(String),
     /// The n-th Node is deleted.
     DeleteNode(usize),
+    /// Somebody acts at the edges of the API.
+    Act(Act),
     /// The n-th Node is cordoned.
     Cordon(usize),
     /// The n-th Node gets a label and a taint.
@@ -80,6 +87,25 @@ pub enum Action {
     StopAtRenewal(usize, u64),
 }
 
+impl Action {
+    /// Returns true if the action leaves all processes, their clocks and their requests alone.
+    const fn is_of_users(&self) -> bool {
+        matches!(
+            self,
+            Self::Scale(..)
+                | Self::Roll(_)
+                | Self::DeleteSet(_)
+                | Self::DeleteNode(_)
+                | Self::Mark(_)
+                | Self::Run(..)
+                | Self::Relabel(_)
+                | Self::Sicken(_)
+                | Self::Break(_)
+                | Self::Act(_)
+        )
+    }
+}
+
 /// All that decides about a run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
@@ -114,6 +140,8 @@ pub struct Schedule {
     pub has_volumes: bool,
     /// Random faults that do not happen, by their order in the run.
     pub spared: BTreeSet<u64>,
+    /// True if people act at the edges of the API, on Nodes with an agent.
+    pub has_people: bool,
     /// True if requests, answers and watches take no time.
     pub is_instant: bool,
 }
@@ -122,7 +150,7 @@ impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?} ({} of them spared), single {:?}, pages of {:?}, drain timeout {:?}, volumes {}, instant {}",
+            "seed {}: {} operators (election {}), {} workers, kubemark {}, surge {}, unavailable {}, scaling {:?}, storm {}, faults {:?} ({} of them spared), single {:?}, pages of {:?}, drain timeout {:?}, volumes {}, people {}, instant {}",
             self.seed,
             self.operators,
             self.elects,
@@ -138,6 +166,7 @@ impl fmt::Display for Schedule {
             self.page,
             self.drain_timeout,
             self.has_volumes,
+            self.has_people,
             self.is_instant
         )?;
         self.actions.iter().try_for_each(|(at, action)| writeln!(formatter, "  {at:>4} s: {action:?}"))
@@ -201,6 +230,7 @@ impl Schedule {
             drain_timeout: None,
             has_volumes: false,
             spared: BTreeSet::new(),
+            has_people: false,
             is_instant: false,
         };
         all.scaled_by_autoscaler()
@@ -212,6 +242,26 @@ impl Schedule {
             .with_storm_of_scale_requests()
             .with_outages()
             .with_late_answers()
+            .with_people()
+    }
+
+    /// In a fifth of the schedules that users scale, lets people act at the edges of the API; half of these schedules have
+    /// neither faults nor wrong clocks, so that each Node that goes has a reason. The draws are apart from the others, and pass
+    /// over the seeds of `REGRESSIONS`, which have shown their faults without this.
+    fn with_people(mut self) -> Self {
+        let mut random = Random::new(self.seed.rotate_left(48) ^ 0x9e09);
+        let is_known = REGRESSIONS.iter().any(|(seed, _)| *seed == self.seed);
+        if self.scaling.is_some() || is_known || !random.number().is_multiple_of(5) {
+            return self;
+        }
+        self.has_people = true;
+        if random.number().is_multiple_of(2) {
+            self.faults.clear();
+            self.actions.retain(|(_, action)| action.is_of_users());
+        }
+        self.actions.extend(people::draw(&mut random, ACTIVE));
+        self.actions.sort_by_key(|(at, _)| *at);
+        self
     }
 
     /// Makes a storm of half of the schedules that users scale: many bugs need two faults, or an action right after

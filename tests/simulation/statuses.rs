@@ -4,13 +4,17 @@
 //! brings back that was carried out after its client gave it up accuses nobody, and an operator that knows nothing else
 //! may go on from there.
 
-use std::{collections::BTreeMap, iter};
+use std::{collections::BTreeMap, iter, time::Duration};
 
+use jiff::Timestamp;
 use kube_node_api::names::ANNOTATION_RESUMED_AT;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{checks::Sent, objects::name};
+
+/// Longest time by which the clock of a host is ahead.
+const AHEAD: Duration = Duration::from_mins(1);
 
 /// What the statuses of sets showed so far; by the UID of the set.
 #[derive(Default)]
@@ -29,7 +33,13 @@ pub struct Statuses {
 
 impl Statuses {
     /// Checks a change of a set.
-    pub fn check(&mut self, after: &Value, before: Option<&Value>, by: Option<&Sent>) -> Option<String> {
+    pub fn check(
+        &mut self,
+        after: &Value,
+        before: Option<&Value>,
+        by: Option<&Sent>,
+        time: Timestamp,
+    ) -> Option<String> {
         let now = Instant::now();
         let observed = after["status"]["observedGeneration"].as_i64().unwrap_or_default();
         let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
@@ -49,7 +59,7 @@ impl Statuses {
             return None;
         }
         let brought_back = self.brought_back.remove(&uid).unwrap_or_default();
-        let halt = self.check_halt(after);
+        let halt = self.check_halt(after, time);
         let (old, new) = (&before?["status"]["rollout"], &after["status"]["rollout"]);
         // What such requests have brought back is replaced by what the operator knows, or one of them is all that
         // the next operator knows.
@@ -83,7 +93,7 @@ impl Statuses {
     }
 
     /// A rollout that has halted stays so until there is another revision, or nothing to roll.
-    fn check_halt(&mut self, set: &Value) -> Option<String> {
+    fn check_halt(&mut self, set: &Value, time: Timestamp) -> Option<String> {
         let (uid, status) = (set["metadata"]["uid"].as_str()?.to_owned(), &set["status"]);
         let (rollout, revision) = (&status["rollout"], &status["updateRevision"]);
         let is_usable =
@@ -93,7 +103,10 @@ impl Statuses {
             last == revision && (rollout["revision"].is_null() || rollout["revision"] == *last)
         };
         let last = self.halted.get(&uid).filter(|(last, _)| is_of(last));
-        let resumed = set["metadata"]["annotations"][ANNOTATION_RESUMED_AT].as_str().unwrap_or_default();
+        let resumed = set["metadata"]["annotations"][ANNOTATION_RESUMED_AT].as_str();
+        // A time that has not come for any operator resumes nothing.
+        let has_come = |resumed: &&str| resumed.parse().is_ok_and(|at: Timestamp| at <= time + AHEAD);
+        let resumed = resumed.filter(has_come).unwrap_or_default();
         if last.is_none_or(|(_, halted)| resumed >= halted.as_str())
             || is_usable && status["replicas"] == status["updatedReplicas"]
         {
