@@ -20,6 +20,7 @@ mod spending;
 use std::{cmp::Reverse, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder, StartFailures};
 
 use super::{
@@ -171,6 +172,8 @@ pub fn decide<'a>(
     let mut planner = Planner { desired, nodes: Vec::new(), expected, plan: SetPlan::default(), now };
     planner.examine(members);
     let failures = desired.start_failures.filter(|failures| planner.still_counts(failures)).cloned();
+    // The leader before this one may have had a clock that was ahead.
+    let failures = failures.map(|own| StartFailures { last_time: Time(own.last_time.0.min(now)), ..own });
     let mode = planner.mode(failures.is_some());
     planner.select(mode);
     let mut spending = Spending::new(desired, &planner.nodes);
