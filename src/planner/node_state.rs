@@ -5,6 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube_node_api::time::left;
 
+use super::rollout::AwaitedNode;
+
 /// Progress of a Node's deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeletionStage {
@@ -30,6 +32,8 @@ pub struct NodeState<'a> {
     pub stage: DeletionStage,
     /// Last transition of the Ready condition to True; None if Ready is not True.
     pub ready_since: Option<Timestamp>,
+    /// Last transition of the Ready condition to another status; None if Ready is True, or not there.
+    pub unready_since: Option<Timestamp>,
     /// True if the Node takes pods while it is Ready: it is initialized, and no startup taint is on it now.
     pub started: bool,
     /// True if the Node was initialized once: it was Ready, and its startup taints had gone. One that comes back, as a CNI's
@@ -58,6 +62,12 @@ impl NodeState<'_> {
     /// Returns true if the Node is Ready and schedulable.
     pub const fn is_ready(&self) -> bool {
         self.started && self.ready_since.is_some()
+    }
+
+    /// The Node as one that a rollout waits for.
+    pub(super) fn awaited(&self) -> AwaitedNode {
+        let ready_changed = self.ready_since.or(self.unready_since).filter(|_| self.initialized);
+        AwaitedNode { created: self.created, ready_changed }
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.

@@ -316,7 +316,10 @@ pub(super) fn member<'a>(
     };
     let trouble =
         if stage == DeletionStage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
-    let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
+    let (ready, unready) = match node.condition("Ready") {
+        Some(ready) if &*ready.status == "True" => (Some(ready), None),
+        unready => (None, unready),
+    };
     let observed = |unhealthy: &UnhealthyCondition| {
         let condition = node.condition(&unhealthy.r#type)?;
         Some(ObservedCondition {
@@ -332,6 +335,7 @@ pub(super) fn member<'a>(
         created: node.created.unwrap_or_default(),
         stage,
         ready_since: ready.map(|ready| since(ready).unwrap_or(Timestamp::UNIX_EPOCH)),
+        unready_since: unready.and_then(&since),
         started: node.is_started(startup),
         initialized: node.is_initialized(),
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),

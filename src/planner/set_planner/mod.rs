@@ -242,6 +242,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         let Some(revision) = desired.rules.revision else {
             // The class cannot be used now: the deadline does not advance, and a halted rollout stays halted.
             plan.rollout = desired.clock.old.cloned();
+            plan.rollout.iter_mut().for_each(|rollout| rollout.waiting_time = None);
             let halted = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some());
             return if halted { RolloutMode::Held } else { desired.pace };
         };
@@ -255,15 +256,21 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         if desired.pace == RolloutMode::OnDelete {
             // No Node is replaced; a rollout in progress keeps its state, halted or not.
             plan.rollout = desired.clock.old.filter(|old| old.revision == revision).cloned();
+            plan.rollout.iter_mut().for_each(|rollout| rollout.waiting_time = None);
             return RolloutMode::OnDelete;
         }
-        let starting = nodes.iter().filter(|own| own.stays() && !own.outdated && !own.available);
+        let old = desired.clock.old.filter(|old| old.revision == revision);
+        let best = old.map_or(0, |old| usize::try_from(old.available).unwrap_or(0));
+        let never = plan.counts.updated.saturating_sub(best.max(plan.counts.updated_available));
+        let awaited = nodes.iter().filter(|own| own.stays() && !own.outdated && !own.available);
+        let awaited = awaited.map(|own| own.node.awaited()).collect();
         let observed = ObservedRollout {
             revision,
             outdated: plan.counts.outdated,
             available: plan.counts.updated_available,
-            starting_since: starting.map(|own| own.node.created).min(),
+            awaited_since: rollout::awaited_since(awaited, never),
             failing,
+            paused: desired.pace == RolloutMode::Held,
         };
         let (status, left) = rollout::tick(&desired.clock, &observed, *now);
         let halted = status.halt_time.is_some();
