@@ -23,10 +23,11 @@ use tracing::{debug, info};
 
 use super::{
     NodeSetController,
-    apply::{Applied, WRITES_AT_ONCE},
+    apply::Applied,
     autoscaling,
     observe::{Blueprint, Observed},
 };
+use crate::batch::Batch;
 
 impl NodeSetController {
     /// Creates missing Nodes, and repeats creations that may never have arrived.
@@ -135,7 +136,8 @@ impl NodeSetController {
         let template = marked.as_ref().unwrap_or(&blueprint.template);
         // Each creation counts the ones before it, which the watch shows later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
-        let mut results = stream::iter((size + 1..).zip(names))
+        let mut batch = Batch::new((size + 1..).zip(names));
+        let mut results = stream::iter(&mut batch)
             .map(|(size, (name, pod_cidr))| async move {
                 let blueprint = node_builder::Blueprint {
                     set: &observed.name,
@@ -147,7 +149,8 @@ impl NodeSetController {
                 let result = self.create_one(observed, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
-            .buffer_unordered(WRITES_AT_ONCE);
+            .buffer_unordered(self.writes_at_once());
+        let is_repeated = |name: &str| observed.expectations.unconfirmed().any(|before| before == name);
         let (mut created, mut refused) = (false, None);
         while let Some((name, result)) = results.next().await {
             self.context.metrics.node_created(result.as_ref().copied().map_err(ApiError::reason));
@@ -155,13 +158,21 @@ impl NodeSetController {
                 Ok(()) => created = true,
                 Err(error) if error.is_final() => {
                     // A refusal of a repeated creation says nothing of the one before, which may have taken effect.
-                    let is_repeated = observed.expectations.unconfirmed().any(|before| before == name);
+                    let is_repeated = is_repeated(&name);
                     if !is_repeated {
                         self.expectations(&observed.name, |expectations| expectations.refused(&name));
                     }
                     refused = Some(Failure { message: error.chain(), answer: Answer::Refusal });
                 }
                 Err(error) => applied.failed(Write::Create.into(), &error),
+            }
+        }
+        drop(results);
+        // What was not sent is planned again by the next reconciliation, with newer state.
+        for (_, (name, _)) in batch.left() {
+            applied.more = true;
+            if !is_repeated(&name) {
+                self.expectations(&observed.name, |expectations| expectations.refused(&name));
             }
         }
         let (now, intent) = (environment::now(), blueprint.intent());
@@ -237,7 +248,8 @@ impl NodeSetController {
     pub(super) async fn confirm_creations(&self, set: &str, applied: &mut Applied) {
         let unconfirmed: Vec<String> =
             self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
-        for name in unconfirmed {
+        let mut batch = Batch::new(unconfirmed);
+        for name in &mut batch {
             match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {
                 Ok(Some(node)) => self.confirmed(set, &name, node.metadata.resource_version.as_deref()),
                 // The plan has counted it.
@@ -248,5 +260,6 @@ impl NodeSetController {
                 Err(error) => applied.failed("NodeNotRead", &error),
             }
         }
+        applied.more |= batch.left().next().is_some();
     }
 }
