@@ -177,7 +177,8 @@ fn drains_behind_a_slow_webhook_hold_up_no_new_node() {
             for pod in 0..10 {
                 let spec = json!({"nodeName": node["metadata"]["name"], "terminationGracePeriodSeconds": 1,
                     "containers": [{"name": "main", "image": "example.com/main:1"}]});
-                users.create(PODS, json!({"metadata": {"name": format!("pod-{number}-{pod}")}, "spec": spec}));
+                users
+                    .create(PODS, json!({"metadata": {"name": format!("pod-{number}-{pod}")}, "spec": spec}));
             }
         }
         let alone = users.scaled("new", 20).await;
@@ -224,7 +225,8 @@ fn heartbeats_start_no_reconciliation_of_a_set() {
                 for node in users.nodes("quiet") {
                     let mut conditions = node["status"]["conditions"].clone();
                     for condition in conditions.as_array_mut().unwrap() {
-                        condition["lastHeartbeatTime"] = json!(environment::now().strftime("%FT%TZ").to_string());
+                        condition["lastHeartbeatTime"] =
+                            json!(environment::now().strftime("%FT%TZ").to_string());
                     }
                     let path = format!("/api/v1/nodes/{}/status", node["metadata"]["name"].as_str().unwrap());
                     users.patch(&path, &json!({"status": {"conditions": conditions}}));
