@@ -84,6 +84,8 @@ impl HollowNode {
         let uid = machine.uid.clone();
         let node_ip = node_ip.and_then(ipv4);
         hollow.choose_addresses_by(&uid);
+        // To the API server the machine is a kubelet.
+        hollow.create_csi_nodes();
         hollow.create(MachineSpec::new(machine, node_ip, settings), None);
         tasks.spawn(kubelets.run(shutdown.clone()));
 
