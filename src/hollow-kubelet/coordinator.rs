@@ -27,6 +27,7 @@ use super::{
     endpoint::{Endpoint, Endpoints},
     event_recorder::EventRecorder,
     kubelet::Kubelet,
+    lookups,
     machine::Machine,
     node_lease::NodeLease,
     node_report::Report,
@@ -291,6 +292,7 @@ impl Coordinator {
                 is_wanted.then(|| csi_node.prepare(uid, machine, &mut self.schedule, now))?
             }
             Priority::Pod => return self.prepare_pod(uid, now),
+            Priority::Lookup => self.pods.prepare_lookup(uid, &mut self.schedule, now),
             Priority::Event => {
                 let is_silent = |node: &str| {
                     let kubelet = self.by_node.get(node).and_then(|uid| self.kubelets.get(uid));
@@ -384,6 +386,7 @@ impl Coordinator {
                 csi_node.conclude(uid, machine, schedule, answer, now);
             }
             Priority::Pod => self.pods.conclude(uid, answer, schedule, now),
+            Priority::Lookup => self.pods.lookups.conclude(uid, answer, schedule, now.at),
             Priority::Event => self.events.conclude(answer, schedule, now),
         }
     }
@@ -454,8 +457,9 @@ impl Coordinator {
 
     /// Dedicated client for a job's requests; None if its machine uses the shared client.
     fn dedicated_client(&self, job: &Job) -> Option<DedicatedClient> {
-        let uid = match job.priority {
-            Priority::Pod => self.by_node.get(self.pods.node_of(&job.uid)?)?,
+        let uid: &str = match job.priority {
+            Priority::Pod => &**self.by_node.get(self.pods.node_of(&job.uid)?)?,
+            Priority::Lookup => lookups::machine_of(&job.uid)?,
             Priority::Event => self.by_node.get(self.events.node_under_way()?)?,
             _ => &job.uid,
         };

@@ -60,6 +60,8 @@ impl Metrics {
             Priority::Event => &self.events,
             // One write in the life of a machine.
             Priority::CsiNode => return,
+            // No write.
+            Priority::Lookup => return,
         };
         counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
     }
