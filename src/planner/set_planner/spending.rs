@@ -42,39 +42,44 @@ impl Spending {
         self.established = self.established.saturating_sub(1);
     }
 
-    /// Deletes named victims always, and marked Nodes if the set shrinks: somebody else has emptied them already. They
-    /// come first, so that no other deletion uses their share of the budget. A Node that cluster-autoscaler still
-    /// drains is not deleted for the surge of a rollout: its replica goes with it by a scale request.
+    /// Deletes named victims always, and marked Nodes if there are more Nodes than replicas. They come first, so that no
+    /// other deletion uses their share of the budget. A Node that cluster-autoscaler still drains is not deleted for the
+    /// surge of a rollout: its replica goes with it by a scale request.
     pub(super) fn delete_marked(&mut self, planner: &mut Planner<'_, '_, '_>) {
         let Planner { desired, nodes, expected, plan, .. } = planner;
+        for own in nodes.iter_mut().filter(|own| own.stays() && own.node.victim && !own.node.deletion_refused)
+        {
+            self.go(own, plan);
+        }
         let stuck = nodes.iter().filter(|own| own.is_stuck()).count();
-        let mut surplus = (plan.counts.staying + *expected).saturating_sub(desired.replicas + stuck);
-        // Named victims come first in the order.
+        let staying = nodes.iter().filter(|own| own.stays()).count();
+        let mut surplus = (staying + *expected).saturating_sub(desired.replicas + stuck);
+        // A scale-down does not wait for the budget. The Nodes above the replicas that a rollout or a repair has made do:
+        // they may still be starting.
+        let mut shrinks = above_replicas(desired, nodes, plan);
         for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.deletion_refused) {
-            let NodeState { victim, marked, autoscaler_drains, .. } = *own.node;
-            let spent = (victim || marked && !autoscaler_drains) && take(&mut surplus);
-            if spent || victim {
+            let is_marked = own.node.marked && !own.node.autoscaler_drains;
+            let by_scale_down = shrinks > 0 && own.is_kept();
+            let may_go = by_scale_down || !own.available || self.available > self.floor;
+            if is_marked && may_go && take(&mut surplus) {
+                shrinks -= usize::from(by_scale_down);
                 self.go(own, plan);
             }
         }
     }
 
-    /// Grants drain permits to Nodes that were deleted by hand or by an earlier process of ours.
+    /// Grants drain permits to Nodes that were deleted by hand or by an earlier process of ours. A mark does not matter here:
+    /// a Node above the replicas may be the replacement of the deleted one, and still be starting.
     pub(super) fn grant_drain_permits(&mut self, planner: &mut Planner<'_, '_, '_>) {
-        let Planner { desired, nodes, plan, .. } = planner;
-        // Nodes beyond the replicas need no budget.
-        let mut surplus = (plan.counts.staying + plan.counts.leaving).saturating_sub(desired.replicas);
+        let Planner { nodes, plan, .. } = planner;
         for own in nodes.iter() {
             match own.node.stage {
                 DeletionStage::Staying => {}
                 DeletionStage::Draining => plan.drain_permits.push(own.node.name),
                 DeletionStage::PendingDrain if own.node.deletion_refused => {}
                 DeletionStage::PendingDrain if !own.available => plan.drain_permits.push(own.node.name),
-                DeletionStage::PendingDrain
-                    if own.node.marked && surplus > 0 || self.available > self.single_floor =>
-                {
+                DeletionStage::PendingDrain if self.available > self.single_floor => {
                     self.lose(true);
-                    surplus = surplus.saturating_sub(1);
                     plan.drain_permits.push(own.node.name);
                 }
                 DeletionStage::PendingDrain => self.waiting += 1,
@@ -96,12 +101,9 @@ impl Spending {
                 self.waiting += 1;
             }
         }
-        // Healthy Nodes. Pending creations are given up first, once the watch shows them. A Node that
-        // cluster-autoscaler drains is left to its scale request, and no other Node is deleted for it.
-        let good = |own: &Candidate<'_, '_>| own.is_kept() && !own.node.autoscaler_drains;
-        let count = nodes.iter().filter(|own| good(own)).count();
-        let mut surplus = count.saturating_sub(desired.replicas + plan.retained_surge(desired));
-        for own in nodes.iter_mut().filter(|own| good(own) && is_deletable(own)) {
+        // Healthy Nodes. Pending creations are given up first, once the watch shows them.
+        let mut surplus = above_replicas(desired, nodes, plan);
+        for own in nodes.iter_mut().filter(|own| is_good(own) && is_deletable(own)) {
             if surplus > 0 && (!own.available || self.available > self.floor) {
                 surplus -= 1;
                 self.go(own, plan);
@@ -153,4 +155,16 @@ impl Spending {
             plan.wait("Draining", leaving, "nodes are being drained and deleted");
         }
     }
+}
+
+/// Returns true if the Node stays as a replica, and is none that cluster-autoscaler drains: that Node is left to its scale
+/// request, and no other Node is deleted for it.
+fn is_good(own: &Candidate<'_, '_>) -> bool {
+    own.is_kept() && !own.node.autoscaler_drains
+}
+
+/// Number of good Nodes above the replicas, without the surge that a held rollout keeps.
+fn above_replicas(desired: &DesiredState<'_>, nodes: &[Candidate<'_, '_>], plan: &SetPlan<'_>) -> usize {
+    let count = nodes.iter().filter(|own| is_good(own)).count();
+    count.saturating_sub(desired.replicas + plan.retained_surge(desired))
 }

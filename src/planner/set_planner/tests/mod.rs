@@ -92,7 +92,8 @@ fn check(
         if deleted && member.deletion_refused {
             return Err(format!("the deletion of {} was refused a moment ago", member.name));
         }
-        lost += usize::from(available(member) && !member.marked && !member.victim);
+        let by_scale_down = deleted && member.marked;
+        lost += usize::from(available(member) && !by_scale_down && !member.victim);
     }
     let drained = members
         .iter()
@@ -307,4 +308,28 @@ fn hand_deletions_and_a_rollout_share_one_budget() {
     let members = join(&[nodes(7, "old"), vec![pending("x"), pending("y"), pending("z")]]);
     let plan = plan(&DesiredState { budget, ..wanted(10) }, &members);
     assert_eq!((plan.drain_permits.len(), plan.delete.len()), (2, 0));
+}
+
+#[test]
+fn a_marked_node_deleted_by_hand_waits_until_its_replacement_is_available() {
+    let marked = NodeState { marked: true, stage: DeletionStage::PendingDrain, ..node("x", "new") };
+    let with = |replacement| join(&[nodes(2, "new"), vec![marked.clone(), replacement]]);
+    let waits = plan(&wanted(3), &with(starting("y", "new")));
+    assert_eq!((waits.create, waits.drain_permits.len()), (0, 0));
+    assert!(waits_for(&waits, "Budget", 1, "3 nodes are available and 3 have to be"));
+    assert_eq!(plan(&wanted(3), &with(node("y", "new"))).drain_permits, ["x"]);
+}
+
+#[test]
+fn a_marked_node_does_not_go_for_a_surge_that_is_still_starting() {
+    let marked = |revision| NodeState { marked: true, ..node("x", revision) };
+    let surge = |revision| join(&[nodes(2, "old"), vec![marked(revision), starting("y", "new")]]);
+    assert!(plan(&wanted(3), &surge("old")).delete.is_empty(), "an outdated Node waits as the others do");
+    assert!(plan(&wanted(3), &surge("new")).delete.is_empty(), "so does one of the new revision");
+    let paused = DesiredState { pace: RolloutMode::Held, ..wanted(3) };
+    assert!(plan(&paused, &surge("old")).delete.is_empty(), "a held rollout keeps its surge");
+    let repair = join(&[vec![silent("z", "new"), node("w", "new"), marked("new"), starting("y", "new")]]);
+    assert!(plan(&nursing(3), &repair).delete.is_empty(), "nor for the replacement of an unhealthy Node");
+    // A scale-down takes it without waiting for the budget.
+    assert_eq!(deleted(&plan(&wanted(3), &join(&[nodes(2, "new"), surge("new")[2..].to_vec()]))), ["x"]);
 }

@@ -80,6 +80,29 @@ proptest! {
         prop_assert_eq!(decide(&wanted, &members, expected, at(NOW)), plan);
     }
 
+    /// A set that does not shrink loses no available Node beyond its budget, marked Nodes included.
+    #[test]
+    fn a_mark_does_not_pass_the_budget_by(mut members in members(), wanted in any_wanted(), expected in 0_usize..5) {
+        for member in &mut members {
+            (member.deletion_refused, member.victim) = (false, false);
+        }
+        let is_kept = |member: &&NodeState<'_>| member.stage == DeletionStage::Staying && member.revision == "new";
+        let replicas = wanted.replicas.max(members.iter().filter(is_kept).count());
+        let pace = RolloutMode::Rolling { keep: 0 };
+        let wanted = DesiredState { replicas, pace, ..wanted };
+        let plan = decide(&wanted, &members, expected, at(NOW));
+        let floor = match wanted.replacement {
+            ReplacementOrder::SurgeFirst => wanted.budget.floor(replicas),
+            ReplacementOrder::DeleteFirst => replicas.saturating_sub(wanted.budget.unavailable.max(1)),
+        };
+        let goes = |name| plan.drain_permits.contains(&name) || plan.delete.iter().any(|deletion| deletion.name == name);
+        let is_available = |member: &&NodeState<'_>| {
+            member.available_in(wanted.min_ready, at(NOW)).is_some_and(|left| left.is_zero())
+        };
+        let (lost, left): (Vec<_>, Vec<_>) = members.iter().filter(is_available).partition(|member| goes(member.name));
+        prop_assert!(lost.is_empty() || left.len() >= floor, "{} go, {} are left of {floor}", lost.len(), left.len());
+    }
+
     /// A set with missing, surplus or outdated Nodes and no action always reports a wait.
     #[test]
     fn no_wait_is_silent(mut members in members(), wanted in any_wanted()) {
