@@ -9,8 +9,8 @@ use strum::{IntoStaticStr, VariantNames};
 
 use super::node_state::NodeState;
 
-/// Reason to replace a Node, most severe first; the names of the variants are reasons of events and metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantNames)]
+/// Reason to replace a Node; the names of the variants are reasons of events and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
 pub enum DisruptionReason {
     /// The Node did not become Ready and initialized in time.
     FailedToStart,
@@ -51,19 +51,43 @@ pub struct DisruptionRules<'a> {
 pub struct Finding {
     /// Reason to repair the Node.
     pub unhealthy: Option<DisruptionReason>,
-    /// Most severe of the other reasons: a Node whose repair has to wait may still be due for a rollout.
-    pub due: Option<DisruptionReason>,
+    /// Reason of a rollout or a restart to replace the Node; one whose repair has to wait may still be due for it.
+    pub stale: Option<DisruptionReason>,
+    /// True if the Node has reached its maximum age; one that the rollout leaves alone may still have.
+    pub expired: bool,
     /// Time until the reasons may change; None if they do not change with time.
     pub changes_in: Option<Duration>,
 }
 
-/// Examines one Node that is not leaving.
+impl Finding {
+    /// Returns true if there is a reason to replace the Node other than its repair.
+    pub(super) const fn is_due(&self) -> bool {
+        self.stale.is_some() || self.expired
+    }
+
+    /// Returns true if there is a reason to replace the Node.
+    pub(super) const fn is_wanted(&self) -> bool {
+        self.unhealthy.is_some() || self.is_due()
+    }
+
+    /// The part that counts for a Node that is leaving already: its repair.
+    pub(super) fn of_leaving(self) -> Self {
+        Self { unhealthy: self.unhealthy, ..Self::default() }
+    }
+}
+
+/// Examines one Node.
 pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timestamp) -> Finding {
     let mut finding = Finding::default();
     let mut consider = |cause: DisruptionReason, due_in: Duration| {
         if due_in.is_zero() {
-            let place = if cause.is_repair() { &mut finding.unhealthy } else { &mut finding.due };
-            *place = Some(place.map_or(cause, |known| known.min(cause)));
+            match cause {
+                DisruptionReason::Expired => finding.expired = true,
+                DisruptionReason::Outdated | DisruptionReason::Restarted => finding.stale = Some(cause),
+                DisruptionReason::FailedToStart | DisruptionReason::Unhealthy => {
+                    finding.unhealthy = Some(cause);
+                }
+            }
         } else {
             finding.changes_in = Some(finding.changes_in.map_or(due_in, |known| known.min(due_in)));
         }
@@ -171,11 +195,14 @@ mod tests {
         };
         let late = examine(&member(false), &rules, at(20));
         assert_eq!(
-            (late.unhealthy, late.due),
+            (late.unhealthy, late.stale),
             (Some(DisruptionReason::FailedToStart), Some(DisruptionReason::Outdated))
         );
         let old = examine(&member(true), &rules, at(20));
-        assert_eq!((old.unhealthy, old.due), (None, Some(DisruptionReason::Outdated)));
+        assert_eq!((old.unhealthy, old.stale), (None, Some(DisruptionReason::Outdated)));
+        let aged = DisruptionRules { expire_after: Some(seconds(15)), ..rules };
+        let aged = examine(&member(true), &aged, at(20));
+        assert_eq!((aged.stale, aged.expired), (Some(DisruptionReason::Outdated), true));
     }
 
     #[test]

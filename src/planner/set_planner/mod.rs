@@ -135,7 +135,7 @@ impl Candidate<'_, '_> {
     /// Returns true if the Node should go, cannot, and is no replica: that of a victim is gone already, and an outdated Node
     /// that is not available serves nobody.
     fn is_stuck(&self) -> bool {
-        let is_due = || self.finding.due.is_some() && !self.available;
+        let is_due = || self.finding.is_due() && !self.available;
         self.stays() && self.node.deletion_refused && (self.node.victim || is_due())
     }
 
@@ -207,9 +207,13 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         let Self { desired, nodes, plan, now, .. } = self;
         for node in members {
             let available_in = node.available_in(desired.min_ready, *now);
-            let is_free = node.stage == DeletionStage::Staying && !node.autoscaler_drains && !node.victim;
-            let finding =
-                if is_free { disruption::examine(node, &desired.rules, *now) } else { Finding::default() };
+            let is_free = !node.autoscaler_drains && !node.victim;
+            let finding = match node.stage {
+                DeletionStage::Staying if !is_free => Finding::default(),
+                DeletionStage::Staying => disruption::examine(node, &desired.rules, *now),
+                // Its repair may be under way, and nothing else is decided about it.
+                _ => disruption::examine(node, &desired.rules, *now).of_leaving(),
+            };
             plan.requeue_in(available_in.filter(|left| !left.is_zero()));
             plan.requeue_in(finding.changes_in);
             nodes.push(Candidate {
@@ -275,10 +279,12 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
     fn select(&mut self, mode: RolloutMode) {
         let Self { desired, nodes, plan, .. } = self;
         let DesiredState { replicas, max_unhealthy, max_repairs, .. } = **desired;
-        let unhealthy = plan.counts.unhealthy;
-        let under_way = nodes.iter().filter(|own| !own.stays() && !own.node.is_ready()).count();
+        let leaving = || nodes.iter().filter(|own| !own.stays());
+        let is_unhealthy = |own: &&Candidate<'_, '_>| own.finding.unhealthy.is_some();
+        let unhealthy = plan.counts.unhealthy + leaving().filter(is_unhealthy).count();
+        let under_way = leaving().filter(|own| is_unhealthy(own) || !own.node.is_ready()).count();
         let mut repairs = max_repairs.saturating_sub(under_way);
-        if unhealthy > max_unhealthy {
+        if unhealthy > max_unhealthy && plan.counts.unhealthy > 0 {
             let text = format!(
                 "nodes are unhealthy, more than maxUnhealthy ({max_unhealthy}): none is replaced until somebody has looked"
             );
@@ -292,12 +298,13 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         };
         let mut waiting = 0;
         for own in nodes.iter_mut().filter(|own| own.stays()) {
-            let Finding { unhealthy, due, .. } = own.finding;
+            let Finding { unhealthy, stale, expired, .. } = own.finding;
             let repaired = unhealthy.filter(|_| take(&mut repairs));
-            let due = due.filter(|_| !own.node.deletion_refused).filter(|due| match due {
-                DisruptionReason::Expired => mode != RolloutMode::Held,
-                _ => take(&mut rolling),
-            });
+            // A Node that the rollout leaves alone may be due all the same.
+            let expired = (expired && mode != RolloutMode::Held).then_some(DisruptionReason::Expired);
+            let is_deletable = !own.node.deletion_refused;
+            let due = stale.filter(|_| is_deletable && take(&mut rolling));
+            let due = due.or(expired.filter(|_| is_deletable));
             waiting += usize::from(unhealthy.is_some() && repaired.or(due).is_none());
             own.replaced = repaired.or(due);
         }
@@ -418,7 +425,7 @@ fn count(nodes: &[Candidate<'_, '_>]) -> Counts {
         counts.updated += usize::from(!own.outdated);
         counts.updated_available += usize::from(!own.outdated && own.available);
         counts.unhealthy += usize::from(own.finding.unhealthy.is_some());
-        counts.to_replace += usize::from(own.finding.unhealthy.or(own.finding.due).is_some());
+        counts.to_replace += usize::from(own.finding.is_wanted());
     }
     counts
 }

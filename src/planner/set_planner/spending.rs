@@ -110,9 +110,7 @@ impl Spending {
             }
         }
         self.waiting += surplus;
-        let is_wanted = |own: &&Candidate<'_, '_>| {
-            own.node.victim || own.finding.unhealthy.or(own.finding.due).is_some() || surplus > 0
-        };
+        let is_wanted = |own: &&Candidate<'_, '_>| own.node.victim || own.finding.is_wanted() || surplus > 0;
         let refused = nodes.iter().filter(|own| own.stays() && own.node.deletion_refused).filter(is_wanted);
         plan.retry_deletions = refused.map(|own| own.node.name).collect();
     }

@@ -47,6 +47,78 @@ fn repairs_are_limited() {
     assert!(waits_for(&plan, "RepairLimit", 8, "2 repairs at most"));
 }
 
+/// A Node that reports Ready and has another condition that its set counts as unhealthy.
+fn deadlocked(name: &'static str) -> NodeState<'static> {
+    let condition = ObservedCondition { r#type: "KernelDeadlock", status: "True", since: Some(at(0)) };
+    NodeState { conditions: vec![condition], ..node(name, "new") }
+}
+
+/// A set that repairs Nodes with a kernel deadlock.
+fn watching_kernels(replicas: usize) -> DesiredState<'static> {
+    let deadlock = UnhealthyCondition {
+        r#type: "KernelDeadlock".to_owned(),
+        status: "True".to_owned(),
+        r#for: GoDuration(Duration::from_mins(1)),
+    };
+    let mut wanted = wanted(replicas);
+    wanted.rules.unhealthy_conditions = Box::leak(Box::new([deadlock]));
+    wanted
+}
+
+#[test]
+fn a_repair_of_a_ready_node_is_in_flight_until_the_node_is_gone() {
+    let leaving = |stage| NodeState { stage, ..deadlocked("leaving") };
+    let budget = Budget { surge: 10, unavailable: 3 };
+    let wanted = DesiredState { max_repairs: 1, budget, ..watching_kernels(3) };
+    for stage in [DeletionStage::PendingDrain, DeletionStage::Draining] {
+        let members = join(&[nodes(2, "new"), vec![deadlocked("next"), leaving(stage)]]);
+        let plan = plan(&wanted, &members);
+        assert!(plan.delete.is_empty(), "{stage:?}");
+        assert!(waits_for(&plan, "RepairLimit", 1, "1 repairs at most"));
+    }
+    let members = join(&[nodes(3, "new"), vec![deadlocked("next")]]);
+    assert_eq!(deleted(&plan(&wanted, &members)), ["next"]);
+}
+
+#[test]
+fn unhealthy_nodes_that_leave_count_for_max_unhealthy() {
+    let leaving = |name| NodeState { stage: DeletionStage::Draining, ..silent(name, "new") };
+    let budget = Budget { surge: 0, unavailable: 10 };
+    let wanted = DesiredState { max_unhealthy: 2, budget, ..nursing(10) };
+    let members = join(&[nodes(7, "new"), vec![silent("x", "new"), leaving("y"), leaving("z")]]);
+    let held = plan(&wanted, &members);
+    assert!(held.delete.is_empty());
+    assert!(waits_for(&held, "TooManySick", 3, "more than maxUnhealthy (2)"));
+    let members = join(&[nodes(8, "new"), vec![leaving("x"), leaving("y"), leaving("z")]]);
+    assert!(
+        !plan(&wanted, &members).waits.iter().any(|wait| wait.reason == "TooManySick"),
+        "none is left to repair"
+    );
+}
+
+#[test]
+fn outdated_nodes_expire_where_no_rollout_replaces_them() {
+    let mut wanted = wanted(10);
+    wanted.rules.expire_after = Some(Duration::from_secs(1_000));
+    let mut members: Vec<_> =
+        nodes(10, "old").into_iter().map(|node| NodeState { created: at(NOW - 10), ..node }).collect();
+    members[3].created = at(0);
+    let with = |pace| DesiredState { pace, ..wanted.clone() };
+    for pace in [RolloutMode::OnDelete, RolloutMode::Rolling { keep: 10 }] {
+        let first = plan(&with(pace), &members);
+        let of_old = usize::from(pace != RolloutMode::OnDelete);
+        assert_eq!((first.create, first.create_current, first.delete.len()), (1, of_old, 0), "{pace:?}");
+        let second = plan(&with(pace), &join(&[members.clone(), vec![node_of_now("x")]]));
+        assert_eq!(deleted(&second), ["n003"], "{pace:?}");
+        assert_eq!(second.delete[0].cause, Some(DisruptionReason::Expired));
+    }
+    assert_eq!(plan(&with(RolloutMode::Held), &members).create, 0, "a held set keeps expired Nodes");
+}
+
+fn node_of_now(name: &'static str) -> NodeState<'static> {
+    NodeState { created: at(NOW), ..node(name, "new") }
+}
+
 #[test]
 fn a_paused_set_scales_and_repairs_with_the_revision_that_works() {
     let paused = DesiredState { pace: RolloutMode::Held, ..nursing(12) };

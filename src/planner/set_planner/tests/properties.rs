@@ -103,6 +103,23 @@ proptest! {
         prop_assert!(lost.is_empty() || left.len() >= floor, "{} go, {} are left of {floor}", lost.len(), left.len());
     }
 
+    /// Repairs in flight never exceed their limit, whatever the unhealthy condition is.
+    #[test]
+    fn repairs_in_flight_are_limited(mut members in members(), wanted in any_wanted(), ready in vec(any::<bool>(), 40)) {
+        for (member, ready) in members.iter_mut().zip(ready).filter(|(member, _)| !member.conditions.is_empty()) {
+            // A condition beside Ready, which the rules of the set name in the place of Ready.
+            member.ready_since = ready.then(|| at(0));
+        }
+        let plan = decide(&wanted, &members, 0, at(NOW));
+        let is_unhealthy = |member: &&NodeState<'_>| {
+            member.stage != DeletionStage::Staying && member.started && !member.skip_remediation
+                && !member.conditions.is_empty()
+        };
+        let before = members.iter().filter(is_unhealthy).count();
+        let repairs = plan.delete.iter().filter(|deletion| deletion.cause.is_some_and(DisruptionReason::is_repair)).count();
+        prop_assert!(repairs == 0 || before + repairs <= wanted.max_repairs, "{repairs} beside {before}");
+    }
+
     /// A set with missing, surplus or outdated Nodes and no action always reports a wait.
     #[test]
     fn no_wait_is_silent(mut members in members(), wanted in any_wanted()) {
