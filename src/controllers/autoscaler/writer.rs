@@ -5,6 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use kube::{Api, api::Patch};
 use kube_ext::{environment, error::chain};
 use kube_node_api::{NodeSet, names};
@@ -35,7 +36,8 @@ pub(super) fn refused(refusal: &ScaleRefusal) -> Status {
 
 /// gRPC status of a scale request that failed during the API calls; `error` is the last one of the API server.
 fn failed(set: &str, failure: ScaleFailure, error: Option<&kube::Error>) -> Status {
-    let code = match error.filter(|_| failure == ScaleFailure::Refused) {
+    let is_refusal = matches!(failure, ScaleFailure::Refused | ScaleFailure::NotFenced);
+    let code = match error.filter(|_| is_refusal) {
         Some(kube::Error::Api(status)) if status.code == 403 => Code::PermissionDenied,
         Some(kube::Error::Api(status)) if status.code == 422 => Code::FailedPrecondition,
         _ => Code::Unavailable,
@@ -111,24 +113,30 @@ impl Writer {
         task.await.unwrap_or_else(|_| Err(failed(set, ScaleFailure::Open, None)))
     }
 
-    /// Settles every set whose last write has no response.
+    /// Settles every set whose last write has no response. Fails with the first of them of which the API server says nothing;
+    /// one that it refuses to settle has a size, and holds up no other group.
     pub(super) async fn settle_all(&self) -> Result<(), Status> {
         let unsettled: Vec<(String, Arc<Entry>)> = {
             let sets = self.sets.lock();
             let unsettled = sets.iter().filter(|(_, entry)| entry.cache.lock().unsettled().is_some());
             unsettled.map(|(set, entry)| (set.clone(), Arc::clone(entry))).collect()
         };
-        for (set, entry) in unsettled {
+        let settle = async |(set, entry): (String, Arc<Entry>)| {
             let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(ScaleRefusal::no_group(""));
             let deadline = Instant::now() + SCALE_LIMIT;
             match self.run(deadline, ScaleRequest::of_names(), &set, &entry, unknown, nothing).await {
                 // The set is no group any more: nothing is left to settle.
-                Err(status) if status.code() == Code::NotFound => {}
-                settled => settled?,
+                Err(status) if status.code() == Code::NotFound => Ok(()),
+                Err(status) if entry.cache.lock().is_not_fenced() => {
+                    warn!(set, "{}", status.message());
+                    Ok(())
+                }
+                settled => settled,
             }
-        }
-        Ok(())
+        };
+        let settled = join_all(unsettled.into_iter().map(settle)).await;
+        settled.into_iter().collect()
     }
 
     async fn run(
@@ -223,4 +231,75 @@ fn response_of(error: &CallError) -> ApiResponse {
 /// Makes an API call within its time limit.
 pub(super) async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     timeout(CALL_LIMIT, call).await.map_err(|_| None)?.map_err(|error| Some(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use http::{Method, Request, Response, StatusCode};
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    fn set(name: &str, version: &str) -> Value {
+        json!({
+            "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet",
+            "metadata": { "name": name, "uid": name, "generation": 1, "resourceVersion": version },
+            "spec": { "replicas": 3, "nodeClassName": "c", "autoscaling": { "maxReplicas": 9 } },
+        })
+    }
+
+    fn snapshot_of(name: &str) -> SetSnapshot {
+        SetSnapshot::of(&serde_json::from_value(set(name, "1")).unwrap()).unwrap()
+    }
+
+    /// A writer whose last write of each of these sets has no response; the API server refuses each write of set `a`, and
+    /// does not answer about set `mute`.
+    fn writer(sets: &[&str]) -> Arc<Writer> {
+        let service = service_fn(|request: Request<Body>| async move {
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let is_read = *request.method() == Method::GET;
+            let (status, body) = match &*name {
+                "mute" => (StatusCode::INTERNAL_SERVER_ERROR, json!({ "kind": "Status", "code": 500 })),
+                "a" if !is_read => (StatusCode::FORBIDDEN, json!({ "kind": "Status", "code": 403 })),
+                _ => (StatusCode::OK, set(&name, if is_read { "1" } else { "2" })),
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?)
+        });
+        let writer = Writer::new(kube::Client::new(service, "default"));
+        for name in sets {
+            let entry = Arc::<Entry>::default();
+            entry.cache.lock().lost(snapshot_of(name));
+            writer.sets.lock().insert((*name).to_owned(), entry);
+        }
+        writer
+    }
+
+    #[tokio::test]
+    async fn a_set_that_cannot_be_settled_holds_up_no_other_group() {
+        let names = ["a", "b", "c", "d"];
+        let writer = writer(&names);
+        writer.settle_all().await.unwrap();
+        let known = names.iter().filter(|name| writer.snapshot(name, &snapshot_of(name)).is_some());
+        assert_eq!(known.collect::<HashSet<_>>().len(), 4, "each has a size");
+        let shown = || Ok(snapshot_of("a"));
+        let grow = |_: &SetSnapshot| Ok(Some(ReplicaChange { replicas: 4, victims: [].into() }));
+        let deadline = Instant::now() + SCALE_LIMIT;
+        let refused =
+            writer.execute(deadline, ScaleRequest::of_number(), "a", shown, grow).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_set_without_an_answer_fails_the_refresh_after_the_others_were_settled() {
+        let names = ["b", "mute", "c"];
+        let writer = writer(&names);
+        assert_eq!(writer.settle_all().await.unwrap_err().code(), Code::Unavailable);
+        let known: Vec<_> =
+            names.iter().filter(|name| writer.snapshot(name, &snapshot_of(name)).is_some()).collect();
+        assert_eq!(known, [&"b", &"c"]);
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! Without a response, the write may have been applied, or may be applied later. The set is then read first; if it
 //! still has the old version, a write without meaning changes the version ([`ApiCall::Fence`]), so that the lost write
-//! can no longer take effect.
+//! can no longer take effect. If that write is refused, the size of the set is known, and no request changes it.
 
 use super::{ReplicaChange, ScaleRefusal, SetSnapshot, WriteCache};
 
@@ -73,6 +73,11 @@ pub enum ScaleFailure {
     /// The API server refuses the write.
     #[error("the API server refuses")]
     Refused,
+    /// The outcome is unknown, and the API server refuses the write that would settle it.
+    #[error(
+        "a write before it may still arrive, and the API server refuses the one that would rule this out"
+    )]
+    NotFenced,
     /// The API server is unreachable, and nothing was changed.
     #[error("the API server cannot be asked")]
     Unreachable,
@@ -91,7 +96,7 @@ enum PendingCall {
     Writing(SetSnapshot, ReplicaChange),
     Reading(SetSnapshot),
     Settling,
-    Fencing,
+    Fencing(SetSnapshot),
 }
 
 /// A scale request in progress.
@@ -162,9 +167,9 @@ impl ScaleRequest {
             }
             (PendingCall::Reading(_), _) => return ScaleStep::Failed(ScaleFailure::Unreachable),
             (PendingCall::Settling, ApiResponse::Stands(live)) if !cache.settles(&live) => {
-                return self.call(PendingCall::Fencing, ApiCall::Fence { on: live });
+                return self.call(PendingCall::Fencing(live.clone()), ApiCall::Fence { on: live });
             }
-            (PendingCall::Settling | PendingCall::Fencing, ApiResponse::Stands(live)) => {
+            (PendingCall::Settling | PendingCall::Fencing(_), ApiResponse::Stands(live)) => {
                 cache.read(live.clone());
                 if let Some((on, change)) = self.lost.take() {
                     if change.is_done(&live) {
@@ -178,10 +183,14 @@ impl ScaleRequest {
                 }
                 Some(live)
             }
-            (PendingCall::Fencing, ApiResponse::Conflict) => {
+            (PendingCall::Fencing(_), ApiResponse::Conflict) => {
                 return self.call(PendingCall::Settling, ApiCall::Read);
             }
-            (PendingCall::Settling | PendingCall::Fencing, _) => {
+            (PendingCall::Fencing(live), ApiResponse::Refused) => {
+                cache.not_fenced(live);
+                return ScaleStep::Failed(ScaleFailure::NotFenced);
+            }
+            (PendingCall::Settling | PendingCall::Fencing(_), _) => {
                 return ScaleStep::Failed(ScaleFailure::Open);
             }
         };

@@ -148,3 +148,23 @@ fn a_lost_response_is_followed_to_its_end() {
     let (end, _, open) = of(vec![ApiResponse::Nothing, ApiResponse::NoGroup]);
     assert_eq!((end, open), (ScaleStep::Refused(ScaleRefusal::no_group("s")), false));
 }
+
+#[test]
+fn a_refused_fence_leaves_the_size_known_and_every_request_refused() {
+    let mut cache = WriteCache::default();
+    let stands = || ApiResponse::Stands(snapshot(3));
+    let lost = vec![ApiResponse::Nothing, stands(), ApiResponse::Refused];
+    let (end, _) = carried_out(ScaleRequest::of_number(), &mut cache, lost);
+    assert_eq!(end, ScaleStep::Failed(ScaleFailure::NotFenced));
+    assert_eq!(cache.current(&snapshot(3)), Some(&snapshot(3)), "the other groups need an answer");
+    assert!(cache.unsettled().is_some());
+    let (end, calls) =
+        carried_out(ScaleRequest::of_number(), &mut cache, vec![stands(), ApiResponse::Refused]);
+    assert_eq!((end, calls.len()), (ScaleStep::Failed(ScaleFailure::NotFenced), 2), "nothing is written");
+    // The lost write arrives after all: another number of replicas than that of the last answer.
+    cache.tell(&snapshot(3));
+    let arrived = SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) };
+    assert_eq!(cache.current(&arrived), Some(&arrived));
+    let (end, _) = carried_out(ScaleRequest::of_number(), &mut cache, vec![ApiResponse::Stands(arrived)]);
+    assert_eq!((end, cache.unsettled()), (ScaleStep::Failed(ScaleFailure::Changed), None));
+}

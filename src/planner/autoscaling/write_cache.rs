@@ -72,15 +72,17 @@ pub fn record(victims: &BTreeSet<String>) -> Option<String> {
 pub struct WriteCache {
     read: Option<SetSnapshot>,
     unsettled: Option<SetSnapshot>,
+    /// True if the set was read since, in the state of the write without a response, and cannot be fenced.
+    not_fenced: bool,
     /// UID and replicas of the set as cluster-autoscaler knows them from the last answer.
     told: Option<(String, i32)>,
 }
 
 impl WriteCache {
     /// State of the set: as the watch shows it, or newer if this process knows more. None while a write has
-    /// an unknown outcome.
+    /// an unknown outcome, unless the API server refuses to settle it.
     pub fn current<'a>(&'a self, shown: &'a SetSnapshot) -> Option<&'a SetSnapshot> {
-        if self.unsettled.as_ref().is_some_and(|open| open.uid == shown.uid) {
+        if !self.not_fenced && self.unsettled.as_ref().is_some_and(|open| open.uid == shown.uid) {
             return None;
         }
         // A recreated set has another UID, and its generation starts again.
@@ -102,13 +104,24 @@ impl WriteCache {
 
     /// Records the state in an API server's response.
     pub fn read(&mut self, snapshot: SetSnapshot) {
-        self.unsettled = None;
+        (self.unsettled, self.not_fenced) = (None, false);
         self.read = Some(snapshot);
     }
 
     /// Records a write without a response, made on this state: it may have been applied, or may be applied later.
     pub fn lost(&mut self, on: SetSnapshot) {
-        self.unsettled = Some(on);
+        (self.unsettled, self.not_fenced) = (Some(on), false);
+    }
+
+    /// Records that the API server refuses the write that would settle one without a response, in the state `live`. The set
+    /// is in that state, and may change as by another client. Requests stay refused: each tries to settle first.
+    pub fn not_fenced(&mut self, live: SetSnapshot) {
+        (self.read, self.not_fenced) = (Some(live), true);
+    }
+
+    /// Returns true if the API server refuses to settle a write without a response.
+    pub const fn is_not_fenced(&self) -> bool {
+        self.not_fenced
     }
 
     /// The state on which a write without a response was made.
