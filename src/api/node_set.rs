@@ -68,7 +68,7 @@ pub struct NodeSetSpec {
     /// Fields of the class that this set changes.
     pub class_overrides: Option<ClassOverrides>,
     /// Pins the revision of the machines, for example v1-9f86d08188; the class's newest when absent.
-    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
+    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::revision()]))]
     pub revision: Option<String>,
     /// Lets cluster-autoscaler scale the set; absent, cluster-autoscaler leaves the set alone.
     pub autoscaling: Option<Autoscaling>,
@@ -365,7 +365,7 @@ pub struct RolloutStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StartFailures {
-    /// Revision that the set asked for at that time; another revision starts a new count.
+    /// Revision of these Nodes; another revision starts a new count.
     pub revision: String,
     /// Number of failures; Nodes created together count as one.
     pub count: i32,

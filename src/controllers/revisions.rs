@@ -9,7 +9,10 @@ use std::{
 use anyhow::{Context, anyhow};
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+        runtime::RawExtension,
+    },
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -58,6 +61,8 @@ pub struct Revisions {
 
 #[derive(Clone)]
 struct CachedRevision {
+    /// Name of the class by the label; None if the label and the owner disagree.
+    class: Option<String>,
     /// UID of the owning class. A later class of the same name does not protect the revision from garbage collection.
     owner: Option<String>,
     /// Number in the history.
@@ -92,14 +97,18 @@ impl Revisions {
         Ok(revision)
     }
 
-    /// The machine spec of a revision; None if the revision is gone.
+    /// The machine spec of a revision of the class; None if there is none.
     pub(crate) async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<ResolvedMachine>>> {
         let name = object_name(class, revision);
-        if let Some(cached) = self.cached(&name) {
-            return Ok(Some(cached.machine));
-        }
-        let stored = objects::read(&self.api, &name).await?;
-        stored.map(|stored| Ok(self.remember(&stored)?.machine)).transpose()
+        let cached = if let Some(cached) = self.cached(&name) {
+            Some(cached)
+        } else {
+            let stored = objects::read(&self.api, &name).await?;
+            stored.map(|stored| self.remember(&stored)).transpose()?
+        };
+        // Of class `a` the revision `b-v1-0` would be stored under the name of the revision `v1-0` of class `a-b`.
+        let is_of_class = |cached: &CachedRevision| cached.class.as_deref() == Some(class);
+        Ok(cached.filter(is_of_class).map(|cached| cached.machine))
     }
 
     /// Makes a revision that is requested again the newest of its class, as `StatefulSet`s do: the history
@@ -250,9 +259,13 @@ impl Revisions {
         let machine: ResolvedMachine = serde_json::from_value(data).with_context(|| {
             format!("ControllerRevision {name} cannot be read: delete it if no Node needs it")
         })?;
-        let owner = owner_of(stored);
-        let cached =
-            CachedRevision { owner, number: stored.revision, machine: Arc::new(machine), used: None };
+        let cached = CachedRevision {
+            class: class_of(stored),
+            owner: owner_of(stored),
+            number: stored.revision,
+            machine: Arc::new(machine),
+            used: None,
+        };
         self.cached.lock().insert(name, cached.clone());
         Ok(cached)
     }
@@ -262,12 +275,79 @@ fn of_class(class: &str) -> ListParams {
     ListParams::default().labels(&format!("{}={class}", names::LABEL_NODECLASS))
 }
 
+/// Name of the class of a revision: that of its label, unless another object owns the revision. A class that is gone and
+/// made again has the name of its revisions' owner.
+fn class_of(stored: &ControllerRevision) -> Option<String> {
+    let class = stored.labels().get(names::LABEL_NODECLASS)?;
+    let is_owned = |owner: &OwnerReference| owner.kind == NodeClass::kind(&()) && owner.name == *class;
+    controller_of(stored).is_none_or(is_owned).then(|| class.clone())
+}
+
 /// UID of the class that owns a revision.
 fn owner_of(stored: &ControllerRevision) -> Option<String> {
-    let owner = stored.owner_references().iter().find(|owner| owner.controller == Some(true));
-    owner.map(|owner| owner.uid.clone())
+    controller_of(stored).map(|owner| owner.uid.clone())
+}
+
+fn controller_of(stored: &ControllerRevision) -> Option<&OwnerReference> {
+    stored.owner_references().iter().find(|owner| owner.controller == Some(true))
 }
 
 fn object_name(class: &str, revision: &str) -> String {
     format!("{class}-{revision}")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response, StatusCode};
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// Revisions of an API server that has this object alone.
+    fn revisions(name: &'static str, stored: serde_json::Value) -> Revisions {
+        let service = service_fn(move |request: Request<Body>| {
+            let (status, body) = if request.uri().path().ends_with(&format!("/{name}")) {
+                (StatusCode::OK, stored.clone())
+            } else {
+                (StatusCode::NOT_FOUND, json!({ "kind": "Status", "code": 404, "reason": "NotFound" }))
+            };
+            let response = Response::builder().status(status).body(Body::from(body.to_string().into_bytes()));
+            async move { Ok::<_, tower::BoxError>(response?) }
+        });
+        Revisions::new(Client::new(service, "default"), "kube-node-system")
+    }
+
+    fn stored(name: &str, class: &str, owner: &str) -> serde_json::Value {
+        json!({
+            "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1,
+            "metadata": {
+                "name": name, "labels": { "kube-node.io/nodeclass": class },
+                "ownerReferences": [{
+                    "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass", "name": owner, "uid": "u", "controller": true
+                }],
+            },
+            "data": { "nodeController": "hollow" },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_revision_is_found_in_its_own_class_alone() {
+        let name = "small-gpu-v1-0a";
+        for (of_small, of_gpu, class, owner) in [
+            (false, true, "small-gpu", "small-gpu"),
+            (true, false, "small", "small"),
+            (false, false, "small", "small-gpu"),
+        ] {
+            let revisions = revisions(name, stored(name, class, owner));
+            // The first answer is read, the second is cached.
+            for _ in 0..2 {
+                let small = revisions.get("small", "gpu-v1-0a").await.unwrap();
+                assert_eq!(small.is_some(), of_small, "label {class}, owner {owner}");
+                let gpu = revisions.get("small-gpu", "v1-0a").await.unwrap();
+                assert_eq!(gpu.is_some(), of_gpu, "label {class}, owner {owner}");
+            }
+        }
+        assert!(revisions("x", json!({})).get("small", "v1-0a").await.unwrap().is_none());
+    }
 }

@@ -54,6 +54,15 @@ pub(super) fn label_value() -> Value {
     )
 }
 
+/// Rule for the name of a revision. A revision is stored under the name of its class and its own, so a name of another form
+/// could lead to the revision of another class.
+pub(super) fn revision() -> Value {
+    rule(
+        "self.matches('^v[0-9]+-[0-9a-f]+$')",
+        "write a revision as kube-node rollout history shows it, for example v1-9f86d08188, or remove it to have the newest",
+    )
+}
+
 /// Rule for the key of a label or taint, or the type of a condition.
 pub(super) fn qualified() -> Value {
     rule(

@@ -220,7 +220,18 @@ pub fn set_cases() -> Vec<Case> {
         ("a class of a bad name", "/spec/nodeClassName", json!("Medium"), "it is the name of an object"),
         ("a class of a long name", "/spec/nodeClassName", json!("n".repeat(64)), "may not be more than 63"),
         ("a class with a dot", "/spec/nodeClassName", json!("a.b"), ""),
-        ("a revision with a space", "/spec/revision", json!("v1 0"), "it becomes the value of a label"),
+        (
+            "a revision with a space",
+            "/spec/revision",
+            json!("v1 0"),
+            "write a revision as kube-node rollout history",
+        ),
+        (
+            "a revision of another class",
+            "/spec/revision",
+            json!("gpu-v1-0a"),
+            "write a revision as kube-node",
+        ),
         (
             "a machine type with a space",
             "/spec/classOverrides",
