@@ -38,8 +38,8 @@ pub struct Report<'a> {
     pub members: &'a [NodeState<'a>],
     /// Plan of the reconciliation.
     pub plan: &'a SetPlan<'a>,
-    /// Number of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
-    pub given_up: usize,
+    /// Revision of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
+    pub given_up: Option<&'a str>,
     /// Problems, the most important first.
     pub problems: &'a [SetWait],
     /// Previous status.
@@ -67,12 +67,7 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
         current_revision: current_revision(report),
         update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
         rollout: report.plan.rollout.clone(),
-        start_failures: rollout::account(
-            report.plan.start_failures.clone(),
-            report.given_up,
-            report.update_revision.unwrap_or_default(),
-            now,
-        ),
+        start_failures: rollout::account(report.plan.start_failures.clone(), report.given_up, now),
         waits,
         conditions: conditions::set(&old.conditions, updates, report.generation, now),
     }

@@ -6,7 +6,7 @@ use kube_node_planner::{
     budget::{self, Budget, Round},
     disruption::DisruptionRules,
     rollout::{DEFAULT_DEADLINE, ProgressDeadline},
-    set_planner::{DesiredState, RolloutMode},
+    set_planner::{DesiredState, RolloutMode, WorkingRevision},
     set_wait::SetWait,
 };
 
@@ -85,8 +85,10 @@ pub(super) fn state<'a>(settings: &Settings, observed: &'a Observed) -> DesiredS
         max_unhealthy: max_unhealthy.map_or(usize::MAX, |most| budget::amount(most, replicas, Round::Down)),
         max_repairs: max_repairs.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX),
         start_failures: old.start_failures.as_ref(),
-        class_back_off: observed.class_back_off,
-        creation: observed.creation,
+        newest: observed.newest,
+        working: observed
+            .working_revision()
+            .map(|revision| WorkingRevision { revision, limits: observed.working }),
         class_room: observed.class_room,
         revision_unanswered: observed.blueprint.as_ref().is_err_and(|none| none.unanswered),
     }

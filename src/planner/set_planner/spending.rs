@@ -2,7 +2,7 @@
 
 use kube_node_api::ReplacementOrder;
 
-use super::{Candidate, Deletion, DeletionStage, DesiredState, NodeState, Planner, SetPlan, take};
+use super::{Candidate, Deletion, DeletionStage, DesiredState, Planner, SetPlan, take};
 
 /// Remaining budget during one reconciliation.
 pub(super) struct Spending {
