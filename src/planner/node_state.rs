@@ -5,6 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube_node_api::time::left;
 
+/// Time for which a disruption budget may hold up a drain before the set is degraded.
+const MOMENTS: Duration = Duration::from_secs(10);
+
 /// Progress of a Node's deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeletionStage {
@@ -49,12 +52,23 @@ pub struct NodeState<'a> {
     pub conditions: Vec<ObservedCondition<'a>>,
     /// Reason and message of an obstacle to the Node's machine or drain.
     pub trouble: Option<(&'a str, &'a str)>,
+    /// Earliest time at which that obstacle can have been there; None counts as long ago.
+    pub trouble_since: Option<Timestamp>,
 }
 
 impl NodeState<'_> {
     /// Returns true if the Node is Ready and schedulable.
     pub const fn is_ready(&self) -> bool {
         self.started && self.ready_since.is_some()
+    }
+
+    /// Time until the obstacle degrades the set. A disruption budget lets the next pod go once another one is Ready, so it
+    /// holds up most drains for moments.
+    pub(super) fn degrades_in(&self, now: Timestamp) -> Duration {
+        match (self.trouble, self.trouble_since) {
+            (Some(("PodDisruptionBudget", _)), Some(since)) => left(since, MOMENTS, now),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.

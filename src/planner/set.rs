@@ -50,7 +50,7 @@ pub struct Report<'a> {
 pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let counts = report.plan.counts;
     let waits = waits(report, now);
-    let (progress, health) = (progress(report, &waits), health(report, &waits));
+    let (progress, health) = (progress(report, &waits), health(report, &waits, now));
     let ready = readiness(&progress, &health);
     let updates = vec![availability(report), progress, health, ready];
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -161,7 +161,7 @@ fn readiness(progress: &ConditionUpdate, health: &ConditionUpdate) -> ConditionU
 }
 
 /// `Degraded`: the set's own problem, then grave waits, then the most common trouble of its Nodes.
-fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
+fn health(report: &Report<'_>, waits: &[WaitStatus], now: Timestamp) -> ConditionUpdate {
     let degraded = |reason, message| ConditionUpdate::new("Degraded", true, reason, message);
     if let Some(problem) = report.problems.first() {
         return degraded(problem.reason, problem.message.clone());
@@ -171,7 +171,7 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
             return degraded(reason, wait.message.clone());
         }
     }
-    let troubles = troubles(report.members);
+    let troubles = troubles(report.members.iter().filter(|member| member.degrades_in(now).is_zero()));
     match troubles.values().max_by_key(|of| of.len()) {
         Some(of) => degraded("NodesInTrouble", in_trouble(of, true)),
         None => ConditionUpdate::new("Degraded", false, "AsExpected", "nothing stands in the way"),
@@ -179,7 +179,9 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
 }
 
 /// Nodes in trouble by reason.
-fn troubles<'m, 'a>(members: &'m [NodeState<'a>]) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
+fn troubles<'m, 'a: 'm>(
+    members: impl Iterator<Item = &'m NodeState<'a>>,
+) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
     let mut troubles: BTreeMap<&str, Vec<&NodeState<'_>>> = BTreeMap::new();
     for member in members {
         // Waiting for the set's budget and draining are normal.
@@ -211,7 +213,7 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
     };
     let own = problems.chain(planned);
     let own = own.map(|(rank, wait)| (rank, status(wait.reason, wait.message.clone(), wait.nodes)));
-    let troubles = troubles(report.members).into_iter();
+    let troubles = troubles(report.members.iter()).into_iter();
     let troubles = troubles.map(|(name, of)| (STOPPED, status(name, in_trouble(&of, false), of.len())));
     let mut waits: Vec<(usize, WaitStatus)> = own.chain(troubles).collect();
     waits.sort_by_key(|(rank, _)| *rank);

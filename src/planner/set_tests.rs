@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::{
     set_planner::{self, DesiredState, RolloutMode},
@@ -82,6 +84,25 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
         (first.reason.as_str(), first.message.as_str(), first.nodes),
         ("OutOfResources", "b: no room (1 more)", 2)
     );
+}
+
+#[test]
+fn a_disruption_budget_that_holds_a_drain_up_for_moments_degrades_no_set() {
+    let blocked = NodeState {
+        stage: DeletionStage::Draining,
+        trouble: Some(("PodDisruptionBudget", "pod default/web-0 cannot be evicted")),
+        trouble_since: Some(at(95)),
+        ..member("b", Some(0))
+    };
+    let members = [member("a", Some(0)), blocked.clone()];
+    let at_first = status_of(&wanted(1), &members, &NodeSetStatus::default());
+    assert_eq!(condition(&at_first, "Degraded").0, "False");
+    assert_eq!(at_first.waits[0].reason, "PodDisruptionBudget", "the wait says so at once");
+    let plan = set_planner::decide(&wanted(1), &members, 0, at(100));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(5)));
+    let lasting = [member("a", Some(0)), NodeState { trouble_since: Some(at(90)), ..blocked }];
+    let later = status_of(&wanted(1), &lasting, &NodeSetStatus::default());
+    assert_eq!(condition(&later, "Degraded").1, "NodesInTrouble");
 }
 
 #[test]

@@ -323,6 +323,9 @@ pub(super) fn member<'a>(
     };
     let trouble =
         if stage == DeletionStage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
+    let trouble = node.condition(trouble).filter(|condition| &*condition.status == "False");
+    let drain_started =
+        node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
     let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
     let observed = |unhealthy: &UnhealthyCondition| {
         let ConditionView { r#type, status, since, .. } = node.condition(&unhealthy.r#type)?;
@@ -343,9 +346,9 @@ pub(super) fn member<'a>(
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
         conditions: unhealthy_conditions.iter().filter_map(observed).collect(),
-        trouble: node
-            .condition(trouble)
-            .filter(|condition| &*condition.status == "False")
+        trouble: trouble
             .map(|condition| (&*condition.reason, condition.message.as_deref().unwrap_or_default())),
+        // The condition may have had another reason before: the wait for the budget of the set.
+        trouble_since: trouble.and_then(|condition| condition.since).max(drain_started),
     }
 }

@@ -191,6 +191,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             };
             plan.requeue_in(available_in.filter(|left| !left.is_zero()));
             plan.requeue_in(finding.changes_in);
+            plan.requeue_in(Some(node.degrades_in(*now)).filter(|left| !left.is_zero()));
             nodes.push(Candidate {
                 node,
                 available: available_in.is_some_and(|left| left.is_zero()),
