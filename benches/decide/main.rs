@@ -10,7 +10,7 @@ use kube_node_planner::{
     disruption::DisruptionRules,
     node_state::ObservedCondition,
     rollout::ProgressDeadline,
-    set_planner::{self, Creation, DesiredState, NodeState, RolloutMode},
+    set_planner::{self, CreationLimits, DesiredState, NodeState, RolloutMode},
 };
 
 const NODES: [usize; 3] = [1_000, 10_000, 100_000];
@@ -39,8 +39,8 @@ fn wanted<'a>(
         max_unhealthy: replicas / 2,
         max_repairs: 10,
         start_failures: None,
-        class_back_off: Duration::ZERO,
-        creation: Creation::Allowed,
+        newest: CreationLimits::default(),
+        working: None,
         class_room: None,
         revision_unanswered: false,
     }

@@ -305,7 +305,7 @@ impl Coordinator {
     }
 
     fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
-        let Kubelet { machine, lease, status } = self.kubelets.get_mut(uid)?;
+        let Kubelet { machine, lease, status, .. } = self.kubelets.get_mut(uid)?;
         let view = Arc::clone(machine.view.as_ref()?);
         // A machine that got no port tries again as often as it writes its full status.
         if machine.endpoint.is_unserved()

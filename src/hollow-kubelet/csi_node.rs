@@ -16,7 +16,7 @@ use kube_ext::{
     call::ApiError,
     objects::list_pages,
     transport::{Body, TransportError, envelope},
-    watch::{self, InitialList, WatchError, WatchEvent, WatchRequest},
+    watch::{self, InitialList, Newest, WatchError, WatchEvent, WatchRequest},
 };
 use tokio::sync::Notify;
 
@@ -120,7 +120,7 @@ pub async fn once_wanted(client: &Client) -> Result<HashSet<String>, WatchError>
         initial_list: InitialList::List,
         min_timeout: LEAST_LIFE,
     };
-    let found = Notify::new();
+    let (found, newest) = (Notify::new(), Newest::default());
     let on_event = |event: WatchEvent<'_>| {
         if matches!(event, WatchEvent::Object { deleted: false, .. }) {
             found.notify_one();
@@ -131,7 +131,7 @@ pub async fn once_wanted(client: &Client) -> Result<HashSet<String>, WatchError>
     tokio::select! {
         biased;
         () = found.notified() => {}
-        error = watch::follow(client, &watch, watch::vital_backoff(), &(), on_event, failed) => return Err(error),
+        error = watch::follow(client, &watch, watch::vital_backoff(), &(), &newest, on_event, failed) => return Err(error),
     }
     // Names that are not known cost a refused creation each.
     Ok(existing(client).await.unwrap_or_default())

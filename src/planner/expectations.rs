@@ -8,24 +8,33 @@ use std::collections::BTreeMap;
 /// Pending creations and deletions of one set by Node name. Names are never reused, so a name is enough.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
-    /// Epoch of the watch in which the API server confirmed the creation; None while the outcome is unknown.
-    creations: BTreeMap<String, Option<u32>>,
+    creations: BTreeMap<String, PendingCreation>,
     /// Resource version of the Node for which the deletion was sent; None once the API server accepted it.
     deletions: BTreeMap<String, Option<String>>,
     /// Number of lists that the watch has started.
     epoch: u32,
 }
 
+/// A creation that the watch has not shown.
+#[derive(Clone, Debug)]
+struct PendingCreation {
+    /// Revision of the Node.
+    revision: String,
+    /// Epoch of the watch in which the API server confirmed the creation; None while the outcome is unknown.
+    confirmed: Option<u32>,
+}
+
 impl Expectations {
-    /// Expects a creation. Call it before the request: the watch event may arrive first.
-    pub fn creating(&mut self, name: &str) {
-        self.creations.insert(name.to_owned(), None);
+    /// Expects the creation of a Node of this revision. Call it before the request: the watch event may arrive first.
+    pub fn creating(&mut self, name: &str, revision: &str) {
+        let creation = PendingCreation { revision: revision.to_owned(), confirmed: None };
+        self.creations.insert(name.to_owned(), creation);
     }
 
     /// The API server confirmed the creation.
     pub fn created(&mut self, name: &str) {
         if let Some(creation) = self.creations.get_mut(name) {
-            *creation = Some(self.epoch);
+            creation.confirmed = Some(self.epoch);
         }
     }
 
@@ -78,8 +87,8 @@ impl Expectations {
     /// over too. A deletion of a listed Node stays pending: the list may have been read before the deletion
     /// took effect; if it had no effect, it is sent again.
     pub fn on_resync(&mut self, listed: impl Fn(&str) -> bool) {
-        let before = |creation: Option<u32>| creation.is_some_and(|epoch| epoch != self.epoch);
-        self.creations.retain(|name, creation| !before(*creation) && !listed(name));
+        let before = |creation: &PendingCreation| creation.confirmed.is_some_and(|epoch| epoch != self.epoch);
+        self.creations.retain(|name, creation| !before(creation) && !listed(name));
         self.deletions.retain(|name, _| listed(name));
     }
 
@@ -93,9 +102,11 @@ impl Expectations {
         self.creations.len()
     }
 
-    /// Creations with an unknown outcome, to be sent again under the same name; harmless if the first one succeeded.
-    pub fn unconfirmed(&self) -> impl Iterator<Item = &str> {
-        self.creations.iter().filter(|(_, creation)| creation.is_none()).map(|(name, _)| name.as_str())
+    /// Creations with an unknown outcome, name and revision of each Node, to be sent again under the same name; harmless if
+    /// the first one succeeded.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = (&str, &str)> {
+        let unconfirmed = self.creations.iter().filter(|(_, creation)| creation.confirmed.is_none());
+        unconfirmed.map(|(name, creation)| (name.as_str(), creation.revision.as_str()))
     }
 
     /// Returns true if the Node's deletion is pending, even if the watch does not show it.
@@ -126,7 +137,7 @@ mod tests {
     #[test]
     fn an_echo_before_the_answer_leaves_nothing_behind() {
         let mut expectations = Expectations::default();
-        expectations.creating("a");
+        expectations.creating("a", "v1-0");
         expectations.seen("a", "1", false);
         expectations.created("a");
         assert_eq!(expectations.pending_creations(), 0);
@@ -136,15 +147,15 @@ mod tests {
     fn a_node_that_came_and_went_during_a_relist_is_not_waited_for() {
         let mut expectations = Expectations::default();
         for name in ["came-and-went", "in-the-list", "unknown"] {
-            expectations.creating(name);
+            expectations.creating(name, "v1-0");
         }
         expectations.created("came-and-went");
         expectations.created("in-the-list");
         expectations.relisting();
-        expectations.creating("after-the-list-was-asked-for");
+        expectations.creating("after-the-list-was-asked-for", "v1-0");
         expectations.created("after-the-list-was-asked-for");
         expectations.on_resync(|name| name == "in-the-list");
-        assert_eq!(expectations.unconfirmed().collect::<Vec<_>>(), ["unknown"]);
+        assert_eq!(expectations.unconfirmed().collect::<Vec<_>>(), [("unknown", "v1-0")]);
         assert_eq!(expectations.pending_creations(), 2);
     }
 
@@ -200,7 +211,7 @@ mod tests {
             let mut expectations = Expectations::default();
             let name = |i: usize| format!("n{i}");
             for i in 0..8 {
-                expectations.creating(&name(i));
+                expectations.creating(&name(i), "v1-0");
             }
             let mut settled = BTreeSet::new();
             for (node, step) in schedule {

@@ -28,7 +28,7 @@ const ERRORS: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 #[strum(suffix = "Failed")]
 pub enum Write {
-    /// Creation of a Node. A Node to create has no lasting name, so a set has at most one such entry.
+    /// Creation of a Node. A Node to create has no lasting name: the entry has the name of the Node's revision.
     Create,
     /// Deletion of a Node.
     Delete,
@@ -121,7 +121,7 @@ impl FailedWrites {
         self.0.keys().any(|(kind, _)| *kind == write)
     }
 
-    /// Drops failures of this kind whose writes are no longer wanted.
+    /// Drops failures of this kind whose writes are no longer wanted; `wanted` gets the name of the Node, or of the revision.
     pub fn keep(&mut self, write: Write, wanted: impl Fn(&str) -> bool) {
         self.0.retain(|(kind, node), _| *kind != write || wanted(node));
     }

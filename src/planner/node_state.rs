@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use kube_node_api::time::left;
 
 use super::rollout::AwaitedNode;
+/// Time for which a disruption budget may hold up a drain before the set is degraded.
+const MOMENTS: Duration = Duration::from_secs(10);
 
 /// Progress of a Node's deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct NodeState<'a> {
     pub conditions: Vec<ObservedCondition<'a>>,
     /// Reason and message of an obstacle to the Node's machine or drain.
     pub trouble: Option<(&'a str, &'a str)>,
+    /// Earliest time at which that obstacle can have been there; None counts as long ago.
+    pub trouble_since: Option<Timestamp>,
 }
 
 impl NodeState<'_> {
@@ -68,6 +72,15 @@ impl NodeState<'_> {
     pub(super) fn awaited(&self) -> AwaitedNode {
         let ready_changed = self.ready_since.or(self.unready_since).filter(|_| self.initialized);
         AwaitedNode { created: self.created, ready_changed }
+    }
+
+    /// Time until the obstacle degrades the set. A disruption budget lets the next pod go once another one is Ready, so it
+    /// holds up most drains for moments.
+    pub(super) fn degrades_in(&self, now: Timestamp) -> Duration {
+        match (self.trouble, self.trouble_since) {
+            (Some(("PodDisruptionBudget", _)), Some(since)) => left(since, MOMENTS, now),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.

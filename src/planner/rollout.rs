@@ -125,18 +125,11 @@ pub fn tick(
     (status, Some(left))
 }
 
-/// Adds Nodes that were given up because they failed to start. Nodes created together fail together, so any
-/// number of them counts as one failure.
-pub fn account(
-    old: Option<StartFailures>,
-    given_up: usize,
-    revision: &str,
-    now: Timestamp,
-) -> Option<StartFailures> {
-    if given_up == 0 {
-        return old;
-    }
-    let count = old.map_or(0, |old| old.count).saturating_add(1);
+/// Adds Nodes of the revision `given_up`, which were given up because they failed to start. Nodes created together fail
+/// together, so any number of them counts as one failure.
+pub fn account(old: Option<StartFailures>, given_up: Option<&str>, now: Timestamp) -> Option<StartFailures> {
+    let Some(revision) = given_up else { return old };
+    let count = old.filter(|old| old.revision == revision).map_or(0, |old| old.count).saturating_add(1);
     Some(StartFailures { revision: revision.to_owned(), count, last_time: Time(now) })
 }
 
@@ -279,11 +272,12 @@ mod tests {
         let mut failures = None;
         let mut waits = Vec::new();
         for _ in 0..7 {
-            failures = account(failures, 3, "v1-new", at(0));
+            failures = account(failures, Some("v1-new"), at(0));
             waits.push(back_off(failures.as_ref().unwrap(), at(0)).as_secs());
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(back_off(failures.as_ref().unwrap(), at(299)), Duration::from_secs(1));
-        assert_eq!(account(failures.clone(), 0, "v1-new", at(5)), failures);
+        assert_eq!(account(failures.clone(), None, at(5)), failures);
+        assert_eq!(account(failures, Some("v1-other"), at(5)).map(|other| other.count), Some(1));
     }
 }

@@ -42,8 +42,8 @@ pub struct Report<'a> {
     pub members: &'a [NodeState<'a>],
     /// Plan of the reconciliation.
     pub plan: &'a SetPlan<'a>,
-    /// Number of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
-    pub given_up: usize,
+    /// Revision of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
+    pub given_up: Option<&'a str>,
     /// Problems, the most important first.
     pub problems: &'a [SetWait],
     /// Previous status.
@@ -54,7 +54,7 @@ pub struct Report<'a> {
 pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let counts = report.plan.counts;
     let waits = waits(report, now);
-    let (progress, health) = (progress(report, &waits), health(report, &waits));
+    let (progress, health) = (progress(report, &waits), health(report, &waits, now));
     let ready = readiness(&progress, &health);
     let updates = vec![availability(report), progress, health, ready];
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -73,12 +73,7 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
         update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
         restart_time: report.restarted_at.map(Time),
         rollout: report.plan.rollout.clone(),
-        start_failures: rollout::account(
-            report.plan.start_failures.clone(),
-            report.given_up,
-            report.update_revision.unwrap_or_default(),
-            now,
-        ),
+        start_failures: rollout::account(report.plan.start_failures.clone(), report.given_up, now),
         waits,
         conditions: conditions::set(&old.conditions, updates, report.generation, now),
     }
@@ -172,7 +167,7 @@ fn readiness(progress: &ConditionUpdate, health: &ConditionUpdate) -> ConditionU
 }
 
 /// `Degraded`: the set's own problem, then grave waits, then the most common trouble of its Nodes.
-fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
+fn health(report: &Report<'_>, waits: &[WaitStatus], now: Timestamp) -> ConditionUpdate {
     let degraded = |reason, message| ConditionUpdate::new("Degraded", true, reason, message);
     if let Some(problem) = report.problems.first() {
         return degraded(problem.reason, problem.message.clone());
@@ -182,7 +177,7 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
             return degraded(reason, wait.message.clone());
         }
     }
-    let troubles = troubles(report.members);
+    let troubles = troubles(report.members.iter().filter(|member| member.degrades_in(now).is_zero()));
     match troubles.values().max_by_key(|of| of.len()) {
         Some(of) => degraded("NodesInTrouble", in_trouble(of, true)),
         None => ConditionUpdate::new("Degraded", false, "AsExpected", "nothing stands in the way"),
@@ -190,7 +185,9 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
 }
 
 /// Nodes in trouble by reason.
-fn troubles<'m, 'a>(members: &'m [NodeState<'a>]) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
+fn troubles<'m, 'a: 'm>(
+    members: impl Iterator<Item = &'m NodeState<'a>>,
+) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
     let mut troubles: BTreeMap<&str, Vec<&NodeState<'_>>> = BTreeMap::new();
     for member in members {
         // Waiting for the set's budget or for the drains of other Nodes, and draining, are normal.
@@ -222,7 +219,7 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
     };
     let own = problems.chain(planned);
     let own = own.map(|(rank, wait)| (rank, status(wait.reason, wait.message.clone(), wait.nodes)));
-    let troubles = troubles(report.members).into_iter();
+    let troubles = troubles(report.members.iter()).into_iter();
     let troubles = troubles.map(|(name, of)| (STOPPED, status(name, in_trouble(&of, false), of.len())));
     let mut waits: Vec<(usize, WaitStatus)> = own.chain(troubles).collect();
     waits.sort_by_key(|(rank, _)| *rank);

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::{
     set_planner::{self, DesiredState, RolloutMode},
@@ -34,7 +36,7 @@ fn report<'a>(
         creating: 0,
         members,
         plan,
-        given_up: 0,
+        given_up: None,
         problems: &[],
         old,
     }
@@ -87,6 +89,25 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
 }
 
 #[test]
+fn a_disruption_budget_that_holds_a_drain_up_for_moments_degrades_no_set() {
+    let blocked = NodeState {
+        stage: DeletionStage::Draining,
+        trouble: Some(("PodDisruptionBudget", "pod default/web-0 cannot be evicted")),
+        trouble_since: Some(at(95)),
+        ..member("b", Some(0))
+    };
+    let members = [member("a", Some(0)), blocked.clone()];
+    let at_first = status_of(&wanted(1), &members, &NodeSetStatus::default());
+    assert_eq!(condition(&at_first, "Degraded").0, "False");
+    assert_eq!(at_first.waits[0].reason, "PodDisruptionBudget", "the wait says so at once");
+    let plan = set_planner::decide(&wanted(1), &members, 0, at(100));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(5)));
+    let lasting = [member("a", Some(0)), NodeState { trouble_since: Some(at(90)), ..blocked }];
+    let later = status_of(&wanted(1), &lasting, &NodeSetStatus::default());
+    assert_eq!(condition(&later, "Degraded").1, "NodesInTrouble");
+}
+
+#[test]
 fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
     let message = "cannot change the template of Node a: denied by a policy";
     let problems = [SetWait { reason: "UpdateFailed", message: message.to_owned(), nodes: 1 }];
@@ -110,9 +131,14 @@ fn only_deletions_that_were_sent_count_as_failures_to_start() {
     let old = NodeSetStatus::default();
     let failures = |given_up| {
         let report = Report { given_up, ..report(&wanted, &members, &plan, &old) };
-        status(&report, at(100)).start_failures.map(|failures| failures.count)
+        status(&report, at(100)).start_failures.map(|failures| (failures.revision, failures.count))
     };
-    assert_eq!([failures(0), failures(1), failures(30)], [None, Some(1), Some(1)]);
+    assert_eq!(failures(None), None);
+    assert_eq!(
+        failures(Some("old")),
+        Some(("old".to_owned(), 1)),
+        "the revision of the Nodes, not the newest"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{
     disruption::DisruptionRules,
     node_state::NodeState,
     rollout::ProgressDeadline,
-    set_planner::{Creation, DesiredState, RolloutMode},
+    set_planner::{CreationLimits, DesiredState, RolloutMode},
 };
 
 pub fn at(second: i64) -> Timestamp {
@@ -44,8 +44,8 @@ pub fn wanted(replicas: usize) -> DesiredState<'static> {
         max_unhealthy: usize::MAX,
         max_repairs: usize::MAX,
         start_failures: None,
-        class_back_off: Duration::ZERO,
-        creation: Creation::Allowed,
+        newest: CreationLimits::default(),
+        working: None,
         class_room: None,
         revision_unanswered: false,
     }

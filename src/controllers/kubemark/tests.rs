@@ -71,6 +71,7 @@ fn provider(client: Client, classes: Vec<CustomObject<NodeClass>>) -> KubemarkPr
         server: "https://server".to_owned(),
         ca: String::new(),
         fence: Fence::open(),
+        kubelet_version: "v1.36.3".to_owned(),
         insecure_credentials: false,
     };
     KubemarkProvider::new(client, Cache::full([]), Cache::full(classes), options)

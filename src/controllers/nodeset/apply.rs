@@ -50,8 +50,8 @@ pub(super) struct Applied {
     pub(super) failed: bool,
     /// True if a deletion was refused as a conflict. The watch shows the other state of the Node, if there is one.
     pub(super) conflict: bool,
-    /// Number of Nodes whose deletion was sent because they did not start.
-    pub(super) given_up: usize,
+    /// Revision of Nodes whose deletion was sent because they did not start, if it is one that new Nodes get.
+    pub(super) given_up: Option<String>,
 }
 
 impl Applied {
@@ -87,9 +87,13 @@ impl NodeSetController {
         }
         let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
         applied.more |= self.propagate(observed, must_stay_off).await;
-        if let Err(NoBlueprint { problem, retry, .. }) = &observed.blueprint {
+        if let Err(NoBlueprint { problem, retry, unanswered }) = &observed.blueprint {
             applied.problems.push(problem.clone());
             applied.failed |= retry;
+            // No Node is created now, and one may be again in a moment if the API server did not answer.
+            if !unanswered {
+                self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
+            }
         }
         self.grant_drain_permits(observed, plan);
         // A set or a class without its finalizer could be deleted before its Nodes.

@@ -27,7 +27,17 @@ use super::{
     autoscaling,
     observe::{Blueprint, Observed},
 };
-use crate::batch::Batch;
+use crate::{batch::Batch, revisions};
+
+/// New Nodes of one revision.
+struct Part<'a> {
+    revision: &'a str,
+    creation: Creation,
+    /// Number of Nodes to create now.
+    count: usize,
+    /// True if Nodes of this revision are missing.
+    missing: bool,
+}
 
 impl NodeSetController {
     /// Creates missing Nodes, and repeats creations that may never have arrived.
@@ -41,49 +51,88 @@ impl NodeSetController {
         if !plan.ask_again {
             self.confirm_creations(&observed.name, applied).await;
         }
-        let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
-        let unconfirmed: Vec<String> =
-            observed.expectations.unconfirmed().filter(|name| !is_shown(name)).map(str::to_owned).collect();
-        if plan.missing == 0 && unconfirmed.is_empty() {
-            self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
-        }
-        let may_ask = plan.ask_again && !matches!(observed.creation, Creation::Refused { .. });
-        let unconfirmed = if may_ask { unconfirmed } else { Vec::new() };
-        let working = self.working_blueprint(observed, newest, plan, applied).await;
-        let of_working = if working.is_some() { plan.create_current } else { 0 };
-        // A new Node is no candidate of cluster-autoscaler's for a moment either.
-        let stays_off = autoscaling::must_stay_off(&observed.set, plan);
-        self.create(observed, newest, stays_off, unconfirmed, applied).await;
-        let working = working.as_ref().unwrap_or(newest);
-        for (blueprint, count) in [(newest, plan.create - of_working), (working, of_working)] {
-            let names = self.reserve(observed, count, applied);
-            self.create(observed, blueprint, stays_off, names, applied).await;
+        let working = observed.working_revision().map(|revision| Part {
+            revision,
+            creation: observed.working.creation,
+            count: plan.create_current,
+            missing: plan.missing_current > 0,
+        });
+        let (of_working, missing) =
+            if working.is_some() { (plan.create_current, plan.missing_current) } else { (0, 0) };
+        let newest = Part {
+            revision: &newest.revision,
+            creation: observed.newest.creation,
+            count: plan.create - of_working,
+            missing: plan.missing > missing,
+        };
+        let revisions = [Some(newest.revision), working.as_ref().map(|part| part.revision)];
+        self.failed_writes(&observed.name, |failures| {
+            failures.keep(Write::Create, |revision| revisions.contains(&Some(revision)));
+        });
+        for part in [Some(newest), working].into_iter().flatten() {
+            self.create_part(observed, plan, part, applied).await;
         }
         applied.more |= plan.more && applied.problems.is_empty();
     }
 
-    /// Blueprint for Nodes that are to have the working revision; None if that is the newest one, or gone.
-    async fn working_blueprint(
+    async fn create_part(
         &self,
         observed: &Observed,
-        newest: &Blueprint,
         plan: &SetPlan<'_>,
+        part: Part<'_>,
         applied: &mut Applied,
-    ) -> Option<Blueprint> {
-        let current = observed.status.current_revision.as_deref();
-        let current = current.filter(|current| plan.create_current > 0 && *current != newest.revision)?;
-        match self.stored(&observed.set.spec.node_class_name, current, newest.template.clone()).await {
-            Ok(Some(stored)) => Some(stored),
-            Ok(None) => {
-                info!(set = observed.name, revision = current, "is not stored any more: making the newest");
-                None
-            }
+    ) {
+        let Ok(newest) = &observed.blueprint else { return };
+        let working = observed.working_revision();
+        let is_of_part = |revision: &str| (Some(revision) == working) == (Some(part.revision) == working);
+        let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
+        let unconfirmed = observed.expectations.unconfirmed();
+        let unconfirmed = unconfirmed.filter(|(name, revision)| is_of_part(revision) && !is_shown(name));
+        let unconfirmed: Vec<String> = unconfirmed.map(|(name, _)| name.to_owned()).collect();
+        if !part.missing && unconfirmed.is_empty() {
+            self.failed_writes(&observed.name, |failures| {
+                failures.keep(Write::Create, |revision| revision != part.revision);
+            });
+        }
+        let may_ask = plan.ask_again && !matches!(part.creation, Creation::Refused { .. });
+        let unconfirmed = if may_ask { unconfirmed } else { Vec::new() };
+        if unconfirmed.is_empty() && part.count == 0 {
+            return;
+        }
+        let stored = match self.stored_blueprint(observed, newest, part.revision).await {
+            Ok(stored) => stored,
+            // The newest revision may be the one that does not work.
             Err(error) => {
                 applied.problems.push(SetWait::of_set("RevisionNotRead", chain(&error)));
                 applied.failed = true;
-                None
+                return;
             }
+        };
+        let blueprint = stored.as_ref().unwrap_or(newest);
+        // A new Node is no candidate of cluster-autoscaler's for a moment either.
+        let stays_off = autoscaling::must_stay_off(&observed.set, plan);
+        let names = self.reserve(observed, &part, applied);
+        for names in [unconfirmed, names] {
+            self.create(observed, (part.revision, blueprint), stays_off, names, applied).await;
         }
+    }
+
+    /// Blueprint of the revision that works; None if it is the newest one, or gone.
+    async fn stored_blueprint(
+        &self,
+        observed: &Observed,
+        newest: &Blueprint,
+        revision: &str,
+    ) -> revisions::Result<Option<Blueprint>> {
+        if revision == newest.revision {
+            return Ok(None);
+        }
+        let class = &observed.set.spec.node_class_name;
+        let stored = self.stored(class, revision, newest.template.clone()).await?;
+        if stored.is_none() {
+            info!(set = observed.name, revision, "is not stored any more: making the newest");
+        }
+        Ok(stored)
     }
 
     fn new_name(&self, set: &str) -> String {
@@ -97,7 +146,8 @@ impl NodeSetController {
 
     /// Records expectations for the Nodes to create, within the limit of their class. Counting the class and
     /// recording is one step, so that another set of the class counts these Nodes.
-    fn reserve(&self, observed: &Observed, count: usize, applied: &mut Applied) -> Vec<String> {
+    fn reserve(&self, observed: &Observed, part: &Part<'_>, applied: &mut Applied) -> Vec<String> {
+        let count = part.count;
         if count == 0 {
             return Vec::new();
         }
@@ -114,15 +164,16 @@ impl NodeSetController {
         }
         let expectations = all.entry(observed.name.clone()).or_default();
         for name in &names {
-            expectations.creating(name);
+            expectations.creating(name, part.revision);
         }
         names
     }
 
+    /// Creates Nodes. Failures are recorded by the revision that was planned; the blueprint is of another one if that is gone.
     async fn create(
         &self,
         observed: &Observed,
-        blueprint: &Blueprint,
+        (revision, blueprint): (&str, &Blueprint),
         stays_off: bool,
         names: Vec<String>,
         applied: &mut Applied,
@@ -150,7 +201,7 @@ impl NodeSetController {
                 (name, result)
             })
             .buffer_unordered(self.writes_at_once());
-        let is_repeated = |name: &str| observed.expectations.unconfirmed().any(|before| before == name);
+        let is_repeated = |name: &str| observed.expectations.unconfirmed().any(|(before, _)| before == name);
         let (mut created, mut refused) = (false, None);
         while let Some((name, result)) = results.next().await {
             self.context.metrics.node_created(result.as_ref().copied().map_err(ApiError::reason));
@@ -175,10 +226,10 @@ impl NodeSetController {
                 self.expectations(&observed.name, |expectations| expectations.refused(&name));
             }
         }
-        let (now, intent) = (environment::now(), blueprint.intent());
+        let (now, intent) = (environment::now(), blueprint.intent(revision));
         self.failed_writes(&observed.name, |failures| match refused {
-            Some(failure) => failures.failed(Write::Create, "", intent, failure, now),
-            None if created => failures.succeeded(Write::Create, "", now),
+            Some(failure) => failures.failed(Write::Create, revision, intent, failure, now),
+            None if created => failures.succeeded(Write::Create, revision, now),
             None => {}
         });
     }
@@ -246,8 +297,9 @@ impl NodeSetController {
 
     /// Looks up creations with unknown result that will not be repeated.
     pub(super) async fn confirm_creations(&self, set: &str, applied: &mut Applied) {
-        let unconfirmed: Vec<String> =
-            self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
+        let unconfirmed: Vec<String> = self.expectations(set, |expectations| {
+            expectations.unconfirmed().map(|(name, _)| name.to_owned()).collect()
+        });
         let mut batch = Batch::new(unconfirmed);
         for name in &mut batch {
             match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube_ext::call::ApiError;
+use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     disruption::DisruptionReason,
@@ -18,6 +19,16 @@ use super::{
     observe::Observed,
 };
 use crate::{api, batch::Batch};
+
+impl Applied {
+    /// Notes that a Node did not start. Of two revisions the newest counts, and one that no new Node gets says nothing.
+    fn give_up(&mut self, observed: &Observed, revision: &str) {
+        let is_newest = observed.revision() == Some(revision);
+        if is_newest || observed.working_revision() == Some(revision) && self.given_up.is_none() {
+            self.given_up = Some(revision.to_owned());
+        }
+    }
+}
 
 impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
@@ -43,7 +54,7 @@ impl NodeSetController {
             // A deletion without a response may have taken effect; it is repeated without a cause.
             let is_lost = result.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
             if cause == Some(DisruptionReason::FailedToStart) && (result.is_ok() || is_lost) {
-                applied.given_up += 1;
+                applied.give_up(observed, node.label(names::LABEL_REVISION).unwrap_or_default());
             }
             // The next plan passes over a Node whose deletion was refused, and may choose another one.
             applied.more |= result.as_ref().is_err_and(ApiError::is_final);

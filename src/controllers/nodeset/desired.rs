@@ -8,7 +8,7 @@ use kube_node_planner::{
     budget::{self, Budget, Round},
     disruption::DisruptionRules,
     rollout::{DEFAULT_DEADLINE, ProgressDeadline},
-    set_planner::{DesiredState, RolloutMode, SetPlan},
+    set_planner::{DesiredState, RolloutMode, SetPlan, WorkingRevision},
     set_wait::{RESTART_NOT_DUE, RESUME_NOT_DUE, SetWait},
 };
 
@@ -116,8 +116,10 @@ pub(super) fn state<'a>(settings: &Settings, observed: &'a Observed) -> DesiredS
         max_unhealthy: max_unhealthy.map_or(usize::MAX, |most| budget::amount(most, replicas, Round::Down)),
         max_repairs: max_repairs.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX),
         start_failures: old.start_failures.as_ref(),
-        class_back_off: observed.class_back_off,
-        creation: observed.creation,
+        newest: observed.newest,
+        working: observed
+            .working_revision()
+            .map(|revision| WorkingRevision { revision, limits: observed.working }),
         class_room: observed.class_room,
         revision_unanswered: observed.blueprint.as_ref().is_err_and(|none| none.unanswered),
     }

@@ -21,7 +21,7 @@ use kube_node_planner::{
     node_state::ObservedCondition,
     revision::ResolvedMachine,
     rollout,
-    set_planner::{ClassRoom, Creation, DeletionStage, NodeState},
+    set_planner::{ClassRoom, Creation, CreationLimits, DeletionStage, NodeState},
     set_wait::SetWait,
     template::DesiredTemplate,
     wait::NodeWait,
@@ -53,10 +53,10 @@ pub(super) struct Observed {
     pub(super) class_generation: Option<i64>,
     /// Nodes left within the limit of the class.
     pub(super) class_room: Option<ClassRoom>,
-    /// Result of the API server for Nodes of the blueprint.
-    pub(super) creation: Creation,
-    /// Time for which no Node is created because Nodes of other sets of the class did not start.
-    pub(super) class_back_off: Duration,
+    /// Limits for new Nodes of the blueprint.
+    pub(super) newest: CreationLimits,
+    /// Limits for new Nodes of [`Self::working_revision`].
+    pub(super) working: CreationLimits,
 }
 
 impl Observed {
@@ -68,6 +68,12 @@ impl Observed {
     /// Revision of new Nodes, if known.
     pub(super) fn revision(&self) -> Option<&str> {
         self.blueprint.as_ref().ok().map(|blueprint| blueprint.revision.as_str())
+    }
+
+    /// The revision that works, if it is not that of the blueprint.
+    pub(super) fn working_revision(&self) -> Option<&str> {
+        let newest = self.revision()?;
+        self.status.current_revision.as_deref().filter(|current| *current != newest)
     }
 
     /// Names of Nodes whose creation was sent and that the watch has not shown.
@@ -87,9 +93,10 @@ pub(super) struct Blueprint {
 }
 
 impl Blueprint {
-    /// Identifies a creation: the API server may accept in another form what it refused.
-    pub(super) fn intent(&self) -> u64 {
-        failed_writes::intent(&(&self.revision, &self.template))
+    /// Identifies the creations of a revision by the template of the blueprint: the API server may accept in another form what
+    /// it refused.
+    pub(super) fn intent(&self, revision: &str) -> u64 {
+        failed_writes::intent(&(revision, &self.template))
     }
 }
 
@@ -115,17 +122,22 @@ impl NodeSetController {
             to_adopt: Vec::new(),
             to_release: Vec::new(),
             victims: autoscaling::victims(set.metadata.annotations.as_ref()),
-            creation: made.map_or(Creation::Allowed, |made| self.creation(&name, made)),
+            newest: CreationLimits::default(),
+            working: CreationLimits::default(),
             class_room: self.class_room(&set.spec.node_class_name, made.and_then(|made| made.limit)),
             class_generation: class.and_then(|own| own.metadata.generation),
             blueprint,
-            class_back_off: self.class_back_off(set),
             expectations,
             status: self.last_status(set),
             name,
             uid,
             set: Arc::clone(set),
         };
+        if let Ok(blueprint) = &observed.blueprint {
+            let limits = |revision| self.creation_limits(set, blueprint, revision);
+            (observed.newest, observed.working) =
+                (limits(&blueprint.revision), observed.working_revision().map(limits).unwrap_or_default());
+        }
         for node in self.context.nodes.by_index(&observed.name) {
             let labelled = node.set() == Some(observed.name.as_str());
             match node.owner() {
@@ -140,16 +152,18 @@ impl NodeSetController {
         observed
     }
 
-    /// Result of the last creation of a Node from this blueprint.
-    fn creation(&self, set: &str, blueprint: &Blueprint) -> Creation {
-        let now = environment::now();
+    /// Limits for new Nodes of a revision with the template of the blueprint.
+    fn creation_limits(&self, set: &NodeSet, blueprint: &Blueprint, revision: &str) -> CreationLimits {
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        let (intent, now) = (blueprint.intent(revision), environment::now());
         let left =
-            self.failed_writes(set, |failures| failures.retry_in(Write::Create, "", blueprint.intent(), now));
-        match left {
+            self.failed_writes(name, |failures| failures.retry_in(Write::Create, revision, intent, now));
+        let creation = match left {
             None => Creation::Allowed,
             Some(Duration::ZERO) => Creation::Probed,
             Some(retry_in) => Creation::Refused { retry_in },
-        }
+        };
+        CreationLimits { creation, class_back_off: self.class_back_off(set, revision) }
     }
 
     fn class_room(&self, class: &str, limit: Option<usize>) -> Option<ClassRoom> {
@@ -220,18 +234,15 @@ impl NodeSetController {
         })
     }
 
-    /// Time for which no Node is created because Nodes of other sets of the class did not start.
-    fn class_back_off(&self, set: &NodeSet) -> Duration {
+    /// Time for which no Node of this revision is created because such Nodes of other sets of the class did not start.
+    fn class_back_off(&self, set: &NodeSet, revision: &str) -> Duration {
         let now = environment::now();
         let all = self.context.sets.by_index(&set.spec.node_class_name);
-        let failed = all.iter().filter_map(|own| {
-            let other = own.object.as_ref().ok()?;
-            Some((other, other.status.as_ref()?.start_failures.as_ref()?))
-        });
-        let failures = failed.filter(|(other, _)| {
-            other.metadata.uid != set.metadata.uid && other.spec.class_overrides == set.spec.class_overrides
-        });
-        failures.map(|(_, failures)| rollout::back_off(failures, now)).max().unwrap_or_default()
+        let others = all.iter().filter_map(|own| own.object.as_ref().ok());
+        let others = others.filter(|other| other.metadata.uid != set.metadata.uid);
+        let failures = others.filter_map(|other| other.status.as_ref()?.start_failures.as_ref());
+        let failures = failures.filter(|failures| failures.revision == revision);
+        failures.map(|failures| rollout::back_off(failures, now)).max().unwrap_or_default()
     }
 
     /// Blueprint of new Nodes.
@@ -324,6 +335,9 @@ pub(super) fn member<'a>(
         Some(ready) if &*ready.status == "True" => (Some(ready), None),
         unready => (None, unready),
     };
+    let trouble = node.condition(trouble).filter(|condition| &*condition.status == "False");
+    let drain_started =
+        node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
     let observed = |unhealthy: &UnhealthyCondition| {
         let condition = node.condition(&unhealthy.r#type)?;
         Some(ObservedCondition {
@@ -349,9 +363,9 @@ pub(super) fn member<'a>(
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
         conditions: unhealthy_conditions.iter().filter_map(observed).collect(),
-        trouble: node
-            .condition(trouble)
-            .filter(|condition| &*condition.status == "False")
+        trouble: trouble
             .map(|condition| (&*condition.reason, condition.message.as_deref().unwrap_or_default())),
+        // The condition may have had another reason before: the wait for the budget of the set.
+        trouble_since: trouble.and_then(|condition| condition.since).max(drain_started),
     }
 }

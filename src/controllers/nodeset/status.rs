@@ -77,7 +77,7 @@ impl NodeSetController {
             creating: self.expectations(own.name(), |expectations| expectations.pending_creations()),
             members,
             plan,
-            given_up: applied.given_up,
+            given_up: applied.given_up.as_deref(),
             problems: &applied.problems,
             old,
         };
@@ -118,7 +118,7 @@ impl NodeSetController {
             creating: 0,
             members: &members,
             plan: &plan,
-            given_up: 0,
+            given_up: None,
             problems: &applied.problems,
             old: &old,
         };

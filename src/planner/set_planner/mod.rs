@@ -14,6 +14,7 @@
 //! - A victim named by a scale request goes, and no other Node goes in its place. A Node that
 //!   cluster-autoscaler is draining still counts as a replica, but not as available, and nothing replaces it.
 
+mod creation;
 mod plan;
 mod spending;
 
@@ -30,12 +31,9 @@ use super::{
 };
 
 pub use super::node_state::{DeletionStage, NodeState};
+pub use creation::{CREATE_BATCH, ClassRoom, Creation, CreationLimits, WorkingRevision};
 pub use plan::{Counts, Deletion, SetPlan};
 use spending::Spending;
-
-/// Maximum number of Nodes created in one reconciliation: keeps reconciliations short, so that a set of
-/// thousands reacts to a change of its replicas while it grows.
-pub const CREATE_BATCH: usize = 500;
 
 /// Handling of Nodes of an old revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,38 +75,15 @@ pub struct DesiredState<'a> {
     pub max_repairs: usize,
     /// Nodes of the set that failed to start.
     pub start_failures: Option<&'a StartFailures>,
-    /// Back-off of the class, after Nodes of other sets failed to start.
-    pub class_back_off: Duration,
-    /// Permission to create Nodes, from the API server's last responses.
-    pub creation: Creation,
+    /// Limits for new Nodes of the newest revision.
+    pub newest: CreationLimits,
+    /// The revision that works, if it is not the newest; new Nodes have it while the rollout is held, and in the place of
+    /// Nodes of the partition.
+    pub working: Option<WorkingRevision<'a>>,
     /// Nodes that the class may still have; None if the class has no limit.
     pub class_room: Option<ClassRoom>,
     /// True if the revision is unknown because the API server did not answer: the set may be in the middle of a rollout.
     pub revision_unanswered: bool,
-}
-
-/// Permission to create Nodes, from the API server's last responses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Creation {
-    /// All missing Nodes may be created.
-    #[default]
-    Allowed,
-    /// One Node may be created, to test whether the API server accepts it now.
-    Probed,
-    /// No Node may be created for a while: the API server refused the last one.
-    Refused {
-        /// Time until the next attempt.
-        retry_in: Duration,
-    },
-}
-
-/// Remainder of `NodeClass.spec.limits.nodes`, counted over all Nodes of the class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClassRoom {
-    /// Number of Nodes that may still be created.
-    pub left: usize,
-    /// `NodeClass.spec.limits.nodes`.
-    pub limit: usize,
 }
 
 /// A Node with the planner's findings.
@@ -173,14 +148,15 @@ pub fn decide<'a>(
     planner.examine(members);
     let failures = desired.start_failures.filter(|failures| planner.still_counts(failures)).cloned();
     // The leader before this one may have had a clock that was ahead.
-    let failures = failures.map(|own| StartFailures { last_time: Time(own.last_time.0.min(now)), ..own });
-    let mode = planner.mode(failures.is_some());
+    let failures =
+        failures.map(|failures| StartFailures { last_time: Time(failures.last_time.0.min(now)), ..failures });
+    let failing = failures.as_ref().is_some_and(|failures| desired.is_of_newest(failures));
+    let mode = planner.mode(failing);
     planner.select(mode);
     let mut spending = Spending::new(desired, &planner.nodes);
     spending.delete_marked(&mut planner);
     spending.grant_drain_permits(&mut planner);
-    let back_off = failures.as_ref().map_or(Duration::ZERO, |failures| rollout::back_off(failures, now));
-    planner.create(mode, back_off.max(desired.class_back_off));
+    planner.create(mode, failures.as_ref());
     spending.delete(&mut planner);
     spending.retry_refused(&mut planner);
     let moves = planner.moves();
@@ -219,6 +195,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             };
             plan.requeue_in(available_in.filter(|left| !left.is_zero()));
             plan.requeue_in(finding.changes_in);
+            plan.requeue_in(Some(node.degrades_in(*now)).filter(|left| !left.is_zero()));
             nodes.push(Candidate {
                 node,
                 available: available_in.is_some_and(|left| left.is_zero()),
@@ -234,10 +211,14 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         plan.ask_again = nodes.len() + self.expected <= desired.replicas + desired.budget.surge;
     }
 
-    /// Returns true if the failures still count: same revision, and no Node created since has become available.
+    /// Returns true if the failures still count: of a revision that new Nodes get, of which no Node created since has become
+    /// available.
     fn still_counts(&self, failures: &StartFailures) -> bool {
-        self.desired.rules.revision.is_none_or(|revision| revision == failures.revision)
-            && !self.nodes.iter().any(|own| own.available && own.node.created > failures.last_time.0)
+        let is_wanted = self.desired.is_of_newest(failures) || self.desired.is_of_working(failures);
+        let has_started = |own: &Candidate<'_, '_>| {
+            own.available && own.node.created > failures.last_time.0 && own.node.revision == failures.revision
+        };
+        is_wanted && !self.nodes.iter().any(has_started)
     }
 
     /// Rollout mode after the progress deadline was checked.
@@ -343,65 +324,6 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             RolloutMode::OnDelete => ("OnDelete", " until somebody deletes them".to_owned()),
         };
         plan.wait(reason, outdated, format!("nodes keep an older revision{text}"));
-    }
-
-    /// Plans creations, up to the maximum number of machines.
-    fn create(&mut self, mode: RolloutMode, back_off: Duration) {
-        let Self { desired, nodes, expected, plan, .. } = self;
-        let missing =
-            desired.replicas.saturating_sub(nodes.iter().filter(|own| own.is_kept()).count() + *expected);
-        plan.missing = missing;
-        if missing == 0 {
-            return;
-        }
-        // `spec.strategy.replacement` applies to single Nodes; a rollout may always surge.
-        let by_rollout = nodes.iter().any(|own| own.replaced.is_some_and(|cause| !cause.is_repair()));
-        let surge = match desired.replacement {
-            ReplacementOrder::DeleteFirst if !by_rollout => 0,
-            _ => desired.budget.surge,
-        };
-        let most = desired.replicas.saturating_add(surge);
-        let by_budget = missing.min(most.saturating_sub(nodes.len() + *expected));
-        if by_budget > 0 && !back_off.is_zero() {
-            let text = "nodes are missing, and the last ones did not start: the next are made after a while";
-            plan.wait("BackOff", missing, text);
-            plan.requeue_in(Some(back_off));
-            return;
-        }
-        let to_create = by_budget.min(desired.class_room.map_or(usize::MAX, |class| class.left));
-        if let Some(ClassRoom { limit, .. }) = desired.class_room.filter(|_| to_create < by_budget) {
-            let text = format!(
-                "nodes are missing, and their NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
-            );
-            plan.wait("ClassLimit", by_budget - to_create, text);
-        }
-        let stuck = nodes.iter().filter(|own| own.is_stuck()).count();
-        let leaving = plan.counts.leaving + stuck;
-        if by_budget < missing && leaving > 0 {
-            let text = format!(
-                "nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
-            );
-            plan.wait("MachinesLeaving", missing - by_budget, text);
-        }
-        let batch = match desired.creation {
-            Creation::Allowed => CREATE_BATCH,
-            Creation::Probed => 1,
-            Creation::Refused { retry_in } => {
-                plan.requeue_in(Some(retry_in));
-                0
-            }
-        };
-        plan.create = to_create.min(batch);
-        plan.more = to_create > plan.create && desired.creation == Creation::Allowed;
-        plan.create_current = match mode {
-            RolloutMode::Held => plan.create,
-            // Nodes that are missing among those that keep the old revision; pending creations may already have it.
-            RolloutMode::Rolling { keep } => {
-                let older = nodes.iter().filter(|own| own.is_kept() && own.outdated).count();
-                keep.min(desired.replicas).saturating_sub(older + *expected).min(plan.create)
-            }
-            RolloutMode::OnDelete => 0,
-        };
     }
 }
 

@@ -51,6 +51,8 @@ pub struct SetPlan<'a> {
     pub ask_again: bool,
     /// Number of missing Nodes, creatable now or not.
     pub missing: usize,
+    /// Of the missing Nodes, number that are to get the revision that works.
+    pub missing_current: usize,
     /// True if Nodes come or go, or will after a back-off. A rollout that waits for others alone, such as for a Node that
     /// cannot be deleted, does not move.
     pub moves: bool,

@@ -190,7 +190,7 @@ fn nodes_that_did_not_start_are_made_again_after_a_while() {
     let given_up = plan(&wanted, &join(&[nodes(10, "new"), vec![late]]));
     assert_eq!(given_up.delete[0].cause, Some(DisruptionReason::FailedToStart));
     assert_eq!(given_up.start_failures, None, "a deletion that is only planned may not come about");
-    let failures = rollout::account(given_up.start_failures, 1, "new", at(NOW)).unwrap();
+    let failures = rollout::account(given_up.start_failures, Some("new"), at(NOW)).unwrap();
     wanted.start_failures = Some(&failures);
     let waits = plan(&wanted, &nodes(9, "new"));
     assert_eq!(waits.create, 0);
@@ -341,8 +341,63 @@ fn a_class_has_no_more_nodes_than_its_limit() {
 #[test]
 fn after_a_refused_creation_one_node_is_tried_at_a_time() {
     let retry_in = Duration::from_secs(8);
-    let refused = plan(&DesiredState { creation: Creation::Refused { retry_in }, ..wanted(100) }, &[]);
+    let newest = |creation| CreationLimits { creation, ..CreationLimits::default() };
+    let refused = plan(&DesiredState { newest: newest(Creation::Refused { retry_in }), ..wanted(100) }, &[]);
     assert_eq!((refused.create, refused.missing, refused.requeue_after), (0, 100, Some(retry_in)));
-    let probed = plan(&DesiredState { creation: Creation::Probed, ..wanted(100) }, &[]);
+    let probed = plan(&DesiredState { newest: newest(Creation::Probed), ..wanted(100) }, &[]);
     assert_eq!((probed.create, probed.more), (1, false));
+}
+
+/// A held set whose Nodes have the revision `old`, and the limits for more of them.
+fn held_on_old(limits: CreationLimits) -> DesiredState<'static> {
+    let working = Some(WorkingRevision { revision: "old", limits });
+    DesiredState { pace: RolloutMode::Held, working, ..wanted(10) }
+}
+
+#[test]
+fn a_newest_revision_that_does_not_start_delays_no_node_of_the_working_one() {
+    let class_back_off = Duration::from_mins(5);
+    let newest = CreationLimits { class_back_off, ..CreationLimits::default() };
+    let failures = rollout::account(None, Some("new"), at(NOW));
+    let members = nodes(8, "old");
+    let held =
+        DesiredState { newest, start_failures: failures.as_ref(), ..held_on_old(CreationLimits::default()) };
+    let made = plan(&held, &members);
+    assert_eq!((made.create, made.create_current), (2, 2));
+    assert_eq!(made.start_failures, failures, "they count once the set is resumed");
+    // The Nodes of a partition are made, and those of the newest revision wait.
+    let canary = DesiredState { pace: RolloutMode::Rolling { keep: 9 }, ..held.clone() };
+    let made = plan(&canary, &members);
+    assert_eq!((made.create, made.create_current), (1, 1));
+    assert!(waits_for(&made, "BackOff", 1, ""));
+    let rolling = DesiredState { pace: RolloutMode::Rolling { keep: 0 }, ..held };
+    assert_eq!(plan(&rolling, &members).create, 0);
+}
+
+#[test]
+fn a_working_revision_that_does_not_start_delays_its_own_nodes_alone() {
+    let failures = rollout::account(None, Some("old"), at(NOW));
+    let held = DesiredState { start_failures: failures.as_ref(), ..held_on_old(CreationLimits::default()) };
+    let members = nodes(8, "old");
+    let waits = plan(&held, &members);
+    assert_eq!((waits.create, &waits.start_failures), (0, &failures));
+    assert!(waits_for(&waits, "BackOff", 2, ""));
+    let newer = NodeState { created: at(NOW + 1), ..node("x", "new") };
+    let members = join(&[members, vec![newer]]);
+    assert_eq!(plan(&held, &members).start_failures, failures, "a Node of another revision says nothing");
+    let rolling = DesiredState { pace: RolloutMode::Rolling { keep: 0 }, ..held };
+    assert_eq!(plan(&rolling, &nodes(8, "old")).create, 3);
+}
+
+#[test]
+fn a_held_set_tries_one_node_of_the_working_revision_after_a_refusal() {
+    let limits = |creation| CreationLimits { creation, ..CreationLimits::default() };
+    let retry_in = Duration::from_secs(8);
+    let refused = plan(&held_on_old(limits(Creation::Refused { retry_in })), &[]);
+    assert_eq!((refused.create, refused.missing_current, refused.requeue_after), (0, 10, Some(retry_in)));
+    let probed = plan(&held_on_old(limits(Creation::Probed)), &[]);
+    assert_eq!((probed.create, probed.create_current, probed.more), (1, 1, false));
+    // A refusal of the newest revision is none of the working one.
+    let newest = DesiredState { newest: limits(Creation::Probed), ..held_on_old(CreationLimits::default()) };
+    assert_eq!(plan(&newest, &[]).create, 10);
 }
