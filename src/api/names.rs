@@ -41,10 +41,10 @@ pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
 /// Annotation of a Node: the labels, annotations and taints that came from templates, so that only those are
 /// removed. By the NodeSetController; on a Node created by hand, by the NodeController.
 pub const ANNOTATION_APPLIED: &str = "kube-node.io/applied-template";
-/// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as in a rollout. By
-/// `kube-node rollout restart`.
+/// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as in a rollout, once the time has
+/// come. By `kube-node rollout restart`.
 pub const ANNOTATION_RESTARTED_AT: &str = "kube-node.io/restarted-at";
-/// Annotation of a NodeSet: a rollout that halted itself before this time (RFC 3339) continues. By
+/// Annotation of a NodeSet: a rollout that halted itself before this time (RFC 3339) continues, once the time has come. By
 /// `kube-node rollout resume`.
 pub const ANNOTATION_RESUMED_AT: &str = "kube-node.io/resumed-at";
 /// Annotation of a Node: no repair replaces it, unless the value is `false`. By you.

@@ -325,6 +325,8 @@ pub struct NodeSetStatus {
     pub current_revision: Option<String>,
     /// Revision of new Nodes.
     pub update_revision: Option<String>,
+    /// Last restart that this status accounts for: the time of the annotation `kube-node.io/restarted-at`, once it has come.
+    pub restart_time: Option<Time>,
     /// Progress of the replacement of outdated Nodes; absent when none is outdated.
     pub rollout: Option<RolloutStatus>,
     /// Nodes that failed to start one after the other; absent when the last one started.

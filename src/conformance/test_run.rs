@@ -37,7 +37,7 @@ use crate::{
 const POLL: Duration = Duration::from_millis(500);
 
 pub(super) struct TestRun {
-    client: Client,
+    pub(super) client: Client,
     pub(super) args: Check,
     /// Name of the class, the NodeSet and the namespace.
     pub(super) name: String,

@@ -32,12 +32,15 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
+use kube_ext::environment;
 use kube_node_api::NodeTemplate;
 use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView};
 use kube_node_planner::{
     expectations::Expectations,
+    foreign_times::ForeignTimes,
     template::{self, CurrentTemplate},
 };
 use parking_lot::Mutex;
@@ -71,6 +74,8 @@ pub struct Context {
     /// Creations and deletions that were sent and that the watch has not shown yet, by set. The autoscaler
     /// server reads them, too.
     pub expectations: Mutex<HashMap<String, Expectations>>,
+    /// Times on Nodes that are later than now.
+    pub foreign_times: Mutex<ForeignTimes>,
     /// Permits to start a drain.
     pub drain_permits: DrainPermits,
     /// Event recorder.
@@ -114,6 +119,11 @@ impl Context {
         let shown =
             |node: &NodeView| node.class() == Some(class) && (but_for.is_none() || node.set() != but_for);
         coming.count() + self.nodes.count(shown)
+    }
+
+    /// The time that counts for a time of a Node, which a clock that is ahead may have given.
+    fn counted(&self, node: &NodeView, field: &str, time: Timestamp) -> Timestamp {
+        self.foreign_times.lock().counted(&node.uid, field, time, environment::now())
     }
 
     /// The providerID of a Node; None if this operator does not set it.

@@ -21,6 +21,7 @@ pub mod pause;
 pub mod process;
 pub mod proxy;
 pub mod rate;
+pub mod server_time;
 pub mod telemetry;
 pub mod tls;
 pub mod traces;

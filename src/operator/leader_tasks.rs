@@ -92,6 +92,7 @@ pub(super) fn start(
         sets: Arc::clone(&caches.sets),
         revisions: Revisions::new(client.clone(), &options.namespace),
         expectations: Mutex::default(),
+        foreign_times: Mutex::default(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), "kube-node", registry)?,
         metrics: Metrics::register(registry)?,

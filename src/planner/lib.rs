@@ -11,6 +11,7 @@ pub mod disruption;
 pub mod drain;
 pub mod expectations;
 pub mod failed_writes;
+pub mod foreign_times;
 pub mod history;
 pub mod machine_backoff;
 pub mod node;

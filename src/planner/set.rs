@@ -26,6 +26,8 @@ pub struct Report<'a> {
     pub replicas: usize,
     /// Generation of the spec.
     pub generation: Option<i64>,
+    /// Time of the last restart that is due.
+    pub restarted_at: Option<Timestamp>,
     /// Revision of new Nodes, if known.
     pub update_revision: Option<&'a str>,
     /// Label selector of the Nodes.
@@ -66,6 +68,7 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
         selector: Some(report.selector.clone()),
         current_revision: current_revision(report),
         update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
+        restart_time: report.restarted_at.map(Time),
         rollout: report.plan.rollout.clone(),
         start_failures: rollout::account(report.plan.start_failures.clone(), report.given_up, now),
         waits,

@@ -28,6 +28,7 @@ fn report<'a>(
     Report {
         replicas: wanted.replicas,
         generation: Some(1),
+        restarted_at: None,
         update_revision: wanted.rules.revision,
         selector: String::new(),
         paused: wanted.pace == RolloutMode::Held,

@@ -3,7 +3,7 @@
 /// Reasons of waits that degrade a set, most severe first.
 pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
 /// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
-pub const WAITS: [&str; 30] = [
+pub const WAITS: [&str; 32] = [
     "Paused",
     "ProgressDeadlineExceeded",
     "TooManySick",
@@ -16,6 +16,8 @@ pub const WAITS: [&str; 30] = [
     "Draining",
     "Partition",
     "OnDelete",
+    RESTART_NOT_DUE,
+    RESUME_NOT_DUE,
     "ClassNotFound",
     "ClassUnreadable",
     "ClassNotAccepted",
@@ -35,6 +37,10 @@ pub const WAITS: [&str; 30] = [
     "AdoptFailed",
     "UpdateFailed",
 ];
+/// Reason of a restart whose time is later than now.
+pub const RESTART_NOT_DUE: &str = "RestartNotDue";
+/// Reason of a resumption whose time is later than now.
+pub const RESUME_NOT_DUE: &str = "ResumeNotDue";
 /// Rank of the waits that stop a set; trouble of its Nodes follows them.
 pub(super) const STOPPED: usize = 2;
 

@@ -22,6 +22,7 @@ use kube_node_controllers::{
     node::NodeController,
     provider::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage},
 };
+use kube_node_planner::foreign_times::ForeignTimes;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::broadcast;
@@ -166,6 +167,7 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
         expectations: HashMap::new().into(),
+        foreign_times: ForeignTimes::default().into(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), name, registry).unwrap(),
         metrics: Metrics::register(registry).unwrap(),

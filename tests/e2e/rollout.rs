@@ -233,6 +233,17 @@ async fn a_paused_set_scales_and_does_not_roll_and_a_restart_replaces_all() {
         (nodes.len() == 3 && nodes.is_disjoint(&rolled)).then_some(())
     })
     .await;
+    // A restart in the future would make each new Node outdated at birth.
+    let restarted = uids(&own.settled(3).await);
+    let future = json!({"kube-node.io/restarted-at": "2099-01-01T00:00:00Z"});
+    own.patch_set(json!({"metadata": {"annotations": future}})).await;
+    let said = eventually("the set reports the time", LONG, async || {
+        let waits = own.sets.get(&own.name).await.unwrap().status?.waits;
+        waits.into_iter().find(|wait| wait.reason == "RestartNotDue").map(|wait| wait.message)
+    })
+    .await;
+    assert!(said.contains("kube-node rollout restart paused"), "{said}");
+    always("they stay", Duration::from_secs(3), async || uids(&own.my_nodes().await) == restarted).await;
     own.patch_set(json!({"metadata": {"annotations": {"kube-node.io/restarted-at": "soon"}}})).await;
     own.set_says("Degraded", "True", "InvalidAnnotation").await;
     own.clean_up().await;

@@ -3,7 +3,8 @@
 use anyhow::ensure;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube_node_api::{NodeSet, names};
+use kube_node_api::{NodeSet, WaitStatus, names};
+use kube_node_planner::set_wait::RESUME_NOT_DUE;
 use serde_json::{Value, json};
 
 use super::access::Change;
@@ -15,7 +16,7 @@ pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
     Ok(change(set, "paused", Some(json!({"spec": {"paused": true}}))))
 }
 
-/// Resumes a rollout that was paused or has halted itself.
+/// Resumes a rollout that was paused or has halted itself. `now` is the API server's time.
 pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
     let halted = halted_at(set);
     ensure!(
@@ -28,14 +29,14 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
         patch["spec"]["paused"] = Value::Null;
     }
     if let Some(halted) = halted {
-        // The resume time must be after the halt, even if this machine's clock is behind the operator's.
+        // The resume time must be after the halt, even if the API server's clock is behind the operator's.
         let after = now.max(next_second(halted));
         patch["metadata"]["annotations"][names::ANNOTATION_RESUMED_AT] = json!(written(after));
     }
     Ok(change(set, "resumed", Some(patch)))
 }
 
-/// Requests the replacement of every Node created before `at`, a whole second.
+/// Requests the replacement of every Node created before `at`, a whole second by the API server's clock.
 pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
     let name = name(set);
     ensure!(!is_paused(set), "can't restart a paused nodeset: run `kube-node rollout resume {name}` first");
@@ -71,9 +72,15 @@ pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
     (!is_resumed_since(set, halted)).then_some(halted)
 }
 
-/// Returns true if a user resumed the rollout after it halted itself.
+/// Returns true if a user resumed the rollout after it halted itself, at a time that has come.
 pub(crate) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
-    time(set, names::ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
+    let is_due = wait(set, RESUME_NOT_DUE).is_none();
+    is_due && time(set, names::ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
+}
+
+/// A wait of the NodeSet by its reason.
+pub(super) fn wait<'a>(set: &'a NodeSet, reason: &str) -> Option<&'a WaitStatus> {
+    set.status.as_ref()?.waits.iter().find(|wait| wait.reason == reason)
 }
 
 /// Time of the last requested restart.
@@ -178,6 +185,13 @@ pub(super) mod tests {
         // In the same second, and with a clock that is behind.
         assert_eq!(resumed(5, now()), at(6));
         assert_eq!(resumed(30, now()), at(31));
+        // A time in the future, which the operator ignores.
+        let mut future = halted(1);
+        merge(&mut future, &at(59).unwrap());
+        assert!(resume(&set(&future), now()).is_err());
+        future["status"]["waits"] =
+            json!([{"reason": "ResumeNotDue", "message": "later", "since": "2026-01-02T03:04:02Z"}]);
+        assert_eq!(resume(&set(&future), now()).unwrap().patch, at(5));
         // A second resume before the operator has reconciled the first.
         let mut twice = halted(1);
         merge(&mut twice, &at(5).unwrap());

@@ -12,8 +12,8 @@ mod undo;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 use kube::Client;
+use kube_ext::server_time::server_time;
 
 pub(super) use self::change::is_resumed_since;
 use super::access::{self, set_name};
@@ -66,15 +66,14 @@ impl Rollout {
             Action::History(show) => show.run(client).await?,
             Action::Undo(undo) => undo.run(client).await?,
             Action::Restart(Set { name }) => {
-                let now = Timestamp::now();
-                let at = change::next_second(now);
-                let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-                tokio::time::sleep(left).await;
+                let at = change::next_second(server_time(client).await?);
+                tokio::time::sleep(Duration::from_secs(1)).await;
                 access::change_set(client, &name, |set| change::restart(set, at)).await?
             }
             Action::Pause(Set { name }) => access::change_set(client, &name, change::pause).await?,
             Action::Resume(Set { name }) => {
-                access::change_set(client, &name, |set| change::resume(set, Timestamp::now())).await?
+                let now = server_time(client).await?;
+                access::change_set(client, &name, |set| change::resume(set, now)).await?
             }
         };
         super::print_line(message);

@@ -2,8 +2,9 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_node_api::{NodeSet, NodeSetStatus, StrategyType};
+use kube_node_planner::set_wait::RESTART_NOT_DUE;
 
-use super::change::{is_paused, is_resumed_since, restarted_at};
+use super::change::{is_paused, is_resumed_since, restarted_at, wait};
 use crate::{
     progress::{Progress, Waiting},
     set_status::{condition, delay, name},
@@ -28,6 +29,15 @@ pub(super) fn state(set: &NodeSet) -> Progress {
     if status.observed_generation.is_none() || status.observed_generation != set.metadata.generation {
         return unobserved("nodeset spec update");
     }
+    // An annotation changes no generation. Times in a status have whole seconds.
+    let restart = status.restart_time.as_ref().map(|time| time.0.as_second());
+    if restarted_at(set).is_some_and(|requested| Some(requested.as_second()) > restart) {
+        let not_due = wait(set, RESTART_NOT_DUE).map(|wait| format!("{}: {}", wait.reason, wait.message));
+        return match unobserved("the restart") {
+            Progress::Waiting(waiting) => Progress::Waiting(Waiting { delay: not_due, ..waiting }),
+            other => other,
+        };
+    }
     let progressing = condition(status, "Progressing");
     let late = progressing.filter(|own| own.status == "False" && own.reason == DEADLINE_EXCEEDED);
     let halt = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
@@ -45,13 +55,6 @@ pub(super) fn state(set: &NodeSet) -> Progress {
         return Progress::Waiting(waiting(set, status, finish(set, status, progressing)));
     };
     let (replicas, updated) = (set.spec.replicas, status.updated_replicas);
-    // Annotations do not change the generation: a completion before the restart does not count. Nodes that stay on
-    // purpose are not restarted.
-    let restarts =
-        if updated < replicas { !is_on_delete(set) && partition(set) < replicas } else { replicas > 0 };
-    if restarts && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0) {
-        return unobserved("the restart");
-    }
     if updated < replicas {
         // The partition keeps old Nodes on purpose.
         return Progress::Done(if partition(set) > 0 && !is_on_delete(set) {
@@ -180,12 +183,19 @@ mod tests {
     #[test]
     fn a_restart_that_nobody_has_seen_is_waited_for() {
         let restarted = |at: &str| json!({"metadata": {"annotations": {"kube-node.io/restarted-at": at}}});
-        assert_eq!(line(&restarted("2026-01-02T03:00:01Z")), "Waiting for the restart to be observed...");
-        for at in ["2026-01-02T03:00:00Z", "2026-01-02T02:59:59Z", "yesterday"] {
-            assert!(matches!(state(&set(&restarted(at))), Progress::Done(_)), "{at}");
+        // Whatever the clock of the operator says about the last completion.
+        let never = restarted("2026-01-02T01:00:00Z");
+        assert_eq!(line(&never), "Waiting for the restart to be observed...");
+        let observed = |at| with(restarted(at), "status", json!({"restartTime": "2026-01-02T03:00:00Z"}));
+        assert_eq!(line(&observed("2026-01-02T03:00:01Z")), "Waiting for the restart to be observed...");
+        for at in ["2026-01-02T03:00:00Z", "2026-01-02T03:00:00.5Z", "2026-01-02T02:59:59Z", "yesterday"] {
+            assert!(matches!(state(&set(&observed(at))), Progress::Done(_)), "{at}");
         }
-        let nobody = with(restarted("2026-01-02T03:00:01Z"), "spec", json!({"replicas": 0}));
-        assert!(matches!(state(&set(&nobody)), Progress::Done(_)));
+        let mut future = observed("2027-01-02T03:00:00Z");
+        future["status"]["waits"] =
+            json!([{"reason": "RestartNotDue", "message": "later", "since": "2026-01-02T03:04:02Z"}]);
+        let Progress::Waiting(waiting) = state(&set(&future)) else { panic!("{future}") };
+        assert_eq!(waiting.text(), "Waiting for the restart to be observed... RestartNotDue: later");
     }
 
     #[test]
@@ -215,14 +225,6 @@ mod tests {
         assert_eq!(done(partition.clone()), "partitioned roll out complete: 1 new nodes have been updated");
         let on_delete = json!({"strategy": {"type": "OnDelete"}});
         assert_eq!(done(on_delete.clone()), format!("nodeset \"workers\" rolled out: {message}"));
-        // A restart leaves the Nodes outdated and changes no condition.
-        let mut restarted = with(complete.clone(), "spec", on_delete.clone());
-        restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
-        assert!(matches!(state(&set(&restarted)), Progress::Done(_)));
-        // With a partition it replaces the others.
-        let mut restarted = with(complete.clone(), "spec", partition.clone());
-        restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
-        assert_eq!(line(&restarted), "Waiting for the restart to be observed...");
         let line = |change, spec| line(&with(change, "spec", spec));
         assert!(line(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
         assert!(line(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));

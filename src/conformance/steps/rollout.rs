@@ -1,9 +1,12 @@
 //! Step: the class changes. First a Node of the old revision is created, then the NodeSet rolls out the new
 //! revision while the controller is restarted.
 
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use std::time::Duration;
+
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::ResourceExt;
-use kube_node_api::{NodeSetStatus, names};
+use kube_ext::server_time::server_time;
+use kube_node_api::{NodeSetStatus, names, time::after};
 use serde_json::{Value, json};
 
 use super::classes;
@@ -42,7 +45,10 @@ pub(super) async fn roll(run: &TestRun, before: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     if revision.is_none() {
-        let now = json!({names::ANNOTATION_RESTARTED_AT: Timestamp::now().to_string()});
+        // The clock of the API server, by which Nodes have their creation time, has whole seconds.
+        let at = after(server_time(&run.client).await?, Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = json!({names::ANNOTATION_RESTARTED_AT: at.to_string()});
         run.patch(&run.sets, &run.name, json!({"metadata": {"annotations": now}})).await?;
     }
     run.set_spec(json!({"paused": null})).await?;

@@ -83,6 +83,8 @@ impl Group {
         let annotations = self.set.metadata.annotations.as_ref();
         let restarted: Option<Timestamp> =
             annotations.and_then(|all| all.get(names::ANNOTATION_RESTARTED_AT)?.parse().ok());
+        // A restart in the future is not due yet.
+        let restarted = restarted.filter(|at| *at <= environment::now());
         newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest))
             && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
     }
@@ -247,7 +249,7 @@ impl Groups {
                 updated: group.is_updated(node),
                 autoscaler_drains: node.is_to_be_deleted(),
                 created: node.created.unwrap_or_default(),
-                trouble: trouble(node),
+                trouble: self.trouble(node),
             })
             .collect();
         // Mostly there are none, and cluster-autoscaler asks for this thousands of times per loop.
@@ -355,14 +357,15 @@ impl Groups {
         let name = node.as_ref().and_then(|node| node.class()).or(label);
         self.context.classes.get(name?)?.object.clone().ok()
     }
-}
 
-fn trouble(node: &NodeView) -> Option<Trouble<'_>> {
-    let condition =
-        node.condition(names::CONDITION_MACHINE).filter(|condition| &*condition.status == "False")?;
-    Some(Trouble {
-        reason: &condition.reason,
-        message: condition.message.as_deref().unwrap_or_default(),
-        since: condition.since,
-    })
+    /// Obstacle to the machine of a Node.
+    fn trouble<'a>(&self, node: &'a NodeView) -> Option<Trouble<'a>> {
+        let condition =
+            node.condition(names::CONDITION_MACHINE).filter(|condition| &*condition.status == "False")?;
+        Some(Trouble {
+            reason: &condition.reason,
+            message: condition.message.as_deref().unwrap_or_default(),
+            since: condition.since.map(|since| self.context.counted(node, names::CONDITION_MACHINE, since)),
+        })
+    }
 }

@@ -76,7 +76,7 @@ impl NodeController {
         let set = self.set_of(node);
         let policy = set.and_then(|set| set.object.as_ref().ok()?.spec.drain.clone()).unwrap_or_default();
         let progress = DrainProgress {
-            began: drain_began(node),
+            began: self.drain_began(node),
             unreachable: node.condition("Ready").is_some_and(|ready| &*ready.status == "Unknown"),
         };
         drain::plan(pods, &policy, progress, environment::now())
@@ -87,6 +87,11 @@ impl NodeController {
         let action = format!("list the pods of {}", node.name);
         let ProtobufPods { items } = read(&self.context.client, action, &url).await?;
         Ok(items.into_iter().map(|pod| drained(&PodView::from(pod))).collect())
+    }
+
+    /// Start of the drain by this process's clock.
+    pub(super) fn drain_began(&self, node: &NodeView) -> Timestamp {
+        self.context.counted(node, names::ANNOTATION_DRAIN_STARTED, drain_began(node))
     }
 
     /// The set that owns the Node, if it still exists.
@@ -197,7 +202,7 @@ fn drained(pod: &PodView) -> drain::Pod {
 
 /// Start of the drain: the time noted with the cordon, but not before the deletion. The note is older if
 /// somebody had cordoned the Node before, or copied it from a leaving one.
-pub(super) fn drain_began(node: &NodeView) -> Timestamp {
+fn drain_began(node: &NodeView) -> Timestamp {
     let noted = node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
     noted.max(node.deleted_at).unwrap_or(Timestamp::MAX)
 }

@@ -12,11 +12,11 @@ pub(super) struct LeaseRenewals(Mutex<BTreeMap<String, (Timestamp, Timestamp)>>)
 
 impl LeaseRenewals {
     /// Time of the renewal that a Lease names as `renewed`, by this process's clock. The first one that is seen may be old,
-    /// so its own time counts; a later one has just happened.
+    /// so its own time counts unless that is later than now; a later one has just happened.
     pub(super) fn seen(&self, uid: &str, renewed: Timestamp, now: Timestamp) -> Timestamp {
         let mut all = self.0.lock();
         let last = all.get(uid).copied();
-        let at = last.map_or(renewed, |(named, at)| if named == renewed { at } else { now });
+        let at = last.map_or(renewed.min(now), |(named, at)| if named == renewed { at } else { now });
         all.insert(uid.to_owned(), (renewed, at));
         at
     }
@@ -39,5 +39,11 @@ mod tests {
         assert_eq!([seen(100, 165), seen(110, 170), seen(110, 175)], [at(100), at(170), at(170)]);
         renewals.forget("uid");
         assert_eq!(seen(110, 180), at(110));
+        renewals.forget("uid");
+        assert_eq!(
+            [seen(900, 200), seen(900, 250)],
+            [at(200); 2],
+            "a clock that is ahead makes no Lease last longer"
+        );
     }
 }

@@ -191,6 +191,7 @@ impl EventHandler<NodeView> for NodeController {
             self.empty.lock().remove(&old.uid);
             self.lease_renewals.forget(&old.uid);
             self.back_offs.lock().forget(&old.uid);
+            self.context.foreign_times.lock().forget(&old.uid);
             self.requests.add(Key::Machine(MachineId::of(old)));
         }
     }

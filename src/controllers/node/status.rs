@@ -24,7 +24,7 @@ use kube_node_planner::{conditions::ConditionUpdate, wait::NodeWait};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{NodeController, Result, drain::drain_began, observe::Observed};
+use super::{NodeController, Result, observe::Observed};
 use crate::{
     api::patch_params,
     provider::{Existing, Stage, Trouble},
@@ -79,7 +79,7 @@ impl NodeController {
         let shown = node.condition(CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
         let last = self.waits.with(node, |wait| wait.drained.clone()).flatten();
         let in_the_way = last.as_ref().map_or(shown.is_some(), |last| !last.status);
-        let lasts = environment::now().duration_since(drain_began(node));
+        let lasts = environment::now().duration_since(self.drain_began(node));
         let lasts = Duration::try_from(lasts).unwrap_or_default();
         let Some(update) = wait.drained(in_the_way, lasts) else { return Ok(()) };
         if last.as_ref() == Some(&update) {

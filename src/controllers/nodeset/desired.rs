@@ -1,13 +1,15 @@
 //! Desired state of a NodeSet for the planner: from its spec, its annotations and the recorded status.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use kube_node_api::{NodeSet, ReplacementOrder, StrategyType, names};
+use kube_node_api::{NodeSet, ReplacementOrder, StrategyType, names, time::passed};
 use kube_node_planner::{
     budget::{self, Budget, Round},
     disruption::DisruptionRules,
     rollout::{DEFAULT_DEADLINE, ProgressDeadline},
-    set_planner::{DesiredState, RolloutMode, WorkingRevision},
-    set_wait::SetWait,
+    set_planner::{DesiredState, RolloutMode, SetPlan, WorkingRevision},
+    set_wait::{RESTART_NOT_DUE, RESUME_NOT_DUE, SetWait},
 };
 
 use super::observe::Observed;
@@ -16,32 +18,61 @@ use crate::reserved_taints;
 /// Settings read from annotations and spec, and the problems found there.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    restarted_at: Option<Timestamp>,
+    /// Time of the last restart that is due.
+    pub(super) restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
+    /// Annotations whose time is later than now.
+    not_due: Vec<SetWait>,
+    /// Time until the first of them is due.
+    due_in: Option<Duration>,
     /// Annotations that are no time, and reserved taints.
     pub(super) problems: Vec<SetWait>,
 }
 
 impl Settings {
-    pub(super) fn of(set: &NodeSet) -> Self {
+    pub(super) fn of(set: &NodeSet, now: Timestamp) -> Self {
         let mut settings = Self::default();
-        settings.restarted_at = settings.time(set, names::ANNOTATION_RESTARTED_AT);
-        settings.resumed_at = settings.time(set, names::ANNOTATION_RESUMED_AT);
+        let restart = (names::ANNOTATION_RESTARTED_AT, RESTART_NOT_DUE, "restart");
+        settings.restarted_at = settings.time(set, restart, now);
+        settings.resumed_at =
+            settings.time(set, (names::ANNOTATION_RESUMED_AT, RESUME_NOT_DUE, "resume"), now);
         // The schema refuses reserved taints, but the set may be older than that rule.
         let reserved = reserved_taints("spec.template", set.spec.template.as_ref());
         settings.problems.extend(reserved.map(|message| SetWait::of_set("ReservedTaint", message)));
         settings
     }
 
-    fn time(&mut self, set: &NodeSet, annotation: &str) -> Option<Timestamp> {
+    /// Time that an annotation names, once it has come: each new Node would be older than a restart in the future, and a rollout
+    /// that halts would be resumed at once. `command` is the one of `kube-node rollout` that writes the annotation.
+    fn time(
+        &mut self,
+        set: &NodeSet,
+        (annotation, not_due, command): (&str, &'static str, &str),
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let text = set.metadata.annotations.as_ref()?.get(annotation)?;
-        let time = text.parse();
-        if time.is_err() {
+        let Ok(time) = text.parse() else {
             let message =
                 format!("annotation {annotation} is no time: write for example 2026-01-31T12:00:00Z");
             self.problems.push(SetWait::of_set("InvalidAnnotation", message));
+            return None;
+        };
+        if time <= now {
+            return Some(time);
         }
-        time.ok()
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        let message = format!(
+            "annotation {annotation} is ignored until {text}: run `kube-node rollout {command} {name}`, which writes the present time"
+        );
+        self.not_due.push(SetWait::of_set(not_due, message));
+        self.due_in = self.due_in.into_iter().chain([passed(now, time)]).min();
+        None
+    }
+
+    /// Adds the annotations whose time is later than now to a plan.
+    pub(super) fn report(&self, plan: &mut SetPlan<'_>) {
+        plan.waits.extend(self.not_due.iter().cloned());
+        plan.requeue_in(self.due_in);
     }
 }
 
@@ -110,12 +141,50 @@ mod tests {
             ]}},
         }))
         .unwrap();
-        let problems = Settings::of(&set).problems;
+        let problems = Settings::of(&set, Timestamp::UNIX_EPOCH).problems;
         assert_eq!(
             problems.iter().map(|p| p.reason).collect::<Vec<_>>(),
             ["InvalidAnnotation", "ReservedTaint"]
         );
         assert!(problems[0].message.contains("write for example"), "{problems:?}");
         assert!(problems[1].message.ends_with("remove node.kubernetes.io/not-ready"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_restart_or_a_resumption_in_the_future_is_ignored_until_then_and_reported() {
+        let set: NodeSet = serde_json::from_value(json!({
+            "metadata": {"name": "workers", "annotations": {
+                names::ANNOTATION_RESTARTED_AT: "2027-01-01T00:00:00Z",
+                names::ANNOTATION_RESUMED_AT: "2027-01-01T00:00:05Z",
+            }},
+            "spec": {"replicas": 1, "nodeClassName": "a"},
+        }))
+        .unwrap();
+        let settings = |now: &str| {
+            let settings = Settings::of(&set, now.parse().unwrap());
+            let mut plan = SetPlan::default();
+            settings.report(&mut plan);
+            (settings, plan)
+        };
+        let (early, plan) = settings("2026-12-31T23:59:57Z");
+        assert_eq!((early.restarted_at, early.resumed_at, early.problems.len()), (None, None, 0));
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(3)));
+        let waits: Vec<_> = plan.waits.iter().map(|wait| (wait.reason, wait.message.as_str())).collect();
+        assert_eq!(
+            waits,
+            [
+                (
+                    "RestartNotDue",
+                    "annotation kube-node.io/restarted-at is ignored until 2027-01-01T00:00:00Z: run `kube-node rollout restart workers`, which writes the present time"
+                ),
+                (
+                    "ResumeNotDue",
+                    "annotation kube-node.io/resumed-at is ignored until 2027-01-01T00:00:05Z: run `kube-node rollout resume workers`, which writes the present time"
+                ),
+            ]
+        );
+        let (due, plan) = settings("2027-01-01T00:00:00Z");
+        assert_eq!((due.restarted_at.is_some(), due.resumed_at), (true, None));
+        assert_eq!((plan.waits.len(), plan.requeue_after), (1, Some(Duration::from_secs(5))));
     }
 }

@@ -102,13 +102,14 @@ impl NodeSetController {
         }
         let Ok(object) = &set.object else { return self.unreadable(&set).await };
         let observed = self.observe(object).await;
-        let settings = desired::Settings::of(object);
+        let settings = desired::Settings::of(object, environment::now());
         let desired = desired::state(&settings, &observed);
         let members = self.members(&observed, desired.rules.unhealthy_conditions);
-        let plan = set_planner::decide(&desired, &members, observed.unseen().count(), environment::now());
+        let mut plan = set_planner::decide(&desired, &members, observed.unseen().count(), environment::now());
+        settings.report(&mut plan);
         let mut applied = self.apply(&observed, &plan).await;
         applied.problems.extend(settings.problems.clone());
-        self.write_status(&set, &observed, &members, &plan, applied).await
+        self.write_status(&set, &observed, &settings, &members, &plan, applied).await
     }
 
     /// Drops the pod CIDRs promised to Nodes that will not come. Enqueues all sets if a Node that found no

@@ -180,7 +180,10 @@ impl NodeSetController {
         observed
             .nodes()
             .map(|node| {
-                let mut member = member(node, startup, unhealthy_conditions);
+                let counted = |condition: &ConditionView| {
+                    Some(self.context.counted(node, &condition.r#type, condition.since?))
+                };
+                let mut member = member(node, startup, unhealthy_conditions, counted);
                 // A permit is not withdrawn: the drain may have started, and a second one would exceed the
                 // budget. The same holds for a deletion that the watch has not shown yet. A drain whose start was
                 // refused has not started: it may have to wait for others again.
@@ -309,11 +312,12 @@ fn is_accepted(class: &NodeClass) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Accepted" && condition.status == "True")
 }
 
-/// A Node as planner and status need it.
+/// A Node as planner and status need it. `since` is the last transition of a condition, by this process's clock.
 pub(super) fn member<'a>(
     node: &'a NodeView,
     startup: &[Taint],
     unhealthy_conditions: &[UnhealthyCondition],
+    since: impl Fn(&ConditionView) -> Option<Timestamp>,
 ) -> NodeState<'a> {
     let stage = match node.deleted_at {
         None => DeletionStage::Staying,
@@ -328,8 +332,12 @@ pub(super) fn member<'a>(
         node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
     let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
     let observed = |unhealthy: &UnhealthyCondition| {
-        let ConditionView { r#type, status, since, .. } = node.condition(&unhealthy.r#type)?;
-        Some(ObservedCondition { r#type, status, since: *since })
+        let condition = node.condition(&unhealthy.r#type)?;
+        Some(ObservedCondition {
+            r#type: &condition.r#type,
+            status: &condition.status,
+            since: since(condition),
+        })
     };
     let is_set = |annotation| node.annotations.get(annotation).is_some_and(|value| value != "false");
     NodeState {
@@ -337,7 +345,7 @@ pub(super) fn member<'a>(
         revision: node.label(names::LABEL_REVISION).unwrap_or_default(),
         created: node.created.unwrap_or_default(),
         stage,
-        ready_since: ready.map(|ready| ready.since.unwrap_or(Timestamp::UNIX_EPOCH)),
+        ready_since: ready.map(|ready| since(ready).unwrap_or(Timestamp::UNIX_EPOCH)),
         started: node.is_started(startup),
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
         victim: false,

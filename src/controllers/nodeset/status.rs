@@ -20,6 +20,7 @@ use serde_json::json;
 use super::{
     NodeSetController, Result,
     apply::{Applied, RETRY},
+    desired::Settings,
     observe::{Observed, member},
 };
 use crate::api::{self, patch_params};
@@ -44,6 +45,7 @@ impl NodeSetController {
         &self,
         own: &CachedNodeSet,
         observed: &Observed,
+        settings: &Settings,
         members: &[NodeState<'_>],
         plan: &SetPlan<'_>,
         mut applied: Applied,
@@ -67,6 +69,7 @@ impl NodeSetController {
         let report = Report {
             replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
             generation: set.metadata.generation,
+            restarted_at: settings.restarted_at,
             update_revision,
             selector: format!("{}={}", names::LABEL_NODESET, own.name()),
             paused: set.spec.paused == Some(true),
@@ -97,7 +100,8 @@ impl NodeSetController {
         nodes: &[Arc<NodeView>],
         applied: &Applied,
     ) -> Result<()> {
-        let members: Vec<NodeState<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
+        let members: Vec<NodeState<'_>> =
+            nodes.iter().map(|node| member(node, &[], &[], |condition| condition.since)).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
         let plan = SetPlan { counts, ..SetPlan::default() };
         let set = own.object.as_ref();
@@ -105,6 +109,7 @@ impl NodeSetController {
         let report = Report {
             replicas: 0,
             generation: own.metadata.generation,
+            restarted_at: None,
             update_revision: None,
             selector: format!("{}={}", names::LABEL_NODESET, own.name()),
             paused: false,

@@ -21,6 +21,7 @@ mod spending;
 use std::{cmp::Reverse, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder, StartFailures};
 
 use super::{
@@ -146,6 +147,8 @@ pub fn decide<'a>(
     let mut planner = Planner { desired, nodes: Vec::new(), expected, plan: SetPlan::default(), now };
     planner.examine(members);
     let failures = desired.start_failures.filter(|failures| planner.still_counts(failures)).cloned();
+    // The leader before this one may have had a clock that was ahead.
+    let failures = failures.map(|own| StartFailures { last_time: Time(own.last_time.0.min(now)), ..own });
     let failing = failures.as_ref().is_some_and(|failures| desired.is_of_newest(failures));
     let mode = planner.mode(failing);
     planner.select(mode);

@@ -82,7 +82,8 @@ impl SetPlan<'_> {
         self.waits.push(SetWait::new(reason, nodes, format!("{nodes} {text}")));
     }
 
-    pub(super) fn requeue_in(&mut self, soon: Option<Duration>) {
+    /// Makes the time after which the plan may change this one, if that is earlier.
+    pub fn requeue_in(&mut self, soon: Option<Duration>) {
         self.requeue_after = self.requeue_after.into_iter().chain(soon).min();
     }
 

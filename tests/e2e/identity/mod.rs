@@ -39,6 +39,7 @@ use kube_node_controllers::{
     csr::Approver,
     provider::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed},
 };
+use kube_node_planner::foreign_times::ForeignTimes;
 use machine_identity::{
     Identity, IdentityOptions,
     token::{self, Token},
@@ -138,6 +139,7 @@ impl Stage {
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
             expectations: HashMap::new().into(),
+            foreign_times: ForeignTimes::default().into(),
             drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
             metrics: Metrics::register(&registry).unwrap(),

@@ -18,6 +18,18 @@ fn halted() -> RolloutStatus {
 }
 
 #[test]
+fn a_failed_start_in_the_future_delays_new_nodes_as_long_as_one_of_now() {
+    let failures =
+        |second| StartFailures { revision: "new".to_owned(), count: 1, last_time: Time(at(second)) };
+    let ahead = failures(NOW + 1_000_000);
+    let waiting = plan(&DesiredState { start_failures: Some(&ahead), ..wanted(1) }, &[]);
+    // The status records it, so that the back-off ends.
+    assert_eq!((waiting.create, waiting.start_failures), (0, Some(failures(NOW))));
+    let over = failures(NOW - 10);
+    assert_eq!(plan(&DesiredState { start_failures: Some(&over), ..wanted(1) }, &[]).create, 1);
+}
+
+#[test]
 fn the_sick_are_replaced_one_surge_at_a_time() {
     let mut members = nodes(10, "new");
     members[3] = silent("n003", "new");
