@@ -41,6 +41,10 @@ pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
 /// Annotation of a Node: the labels, annotations and taints that came from templates, so that only those are
 /// removed. By the NodeSetController; on a Node created by hand, by the NodeController.
 pub const ANNOTATION_APPLIED: &str = "kube-node.io/applied-template";
+/// Annotation of a Node: the startup taints that it waits for, each as `key:effect`, separated by commas. A Node without it
+/// is initialized once `kube-node.io/uninitialized` is gone, whatever taints come later. By the NodeSetController, at the
+/// creation; removed by it or the NodeController once the taints are gone.
+pub const ANNOTATION_STARTUP_TAINTS: &str = "kube-node.io/startup-taints";
 /// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as in a rollout, once the time has
 /// come. By `kube-node rollout restart`.
 pub const ANNOTATION_RESTARTED_AT: &str = "kube-node.io/restarted-at";

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::OwnerReference};
-use kube_node_api::{label_map::LabelMap, names};
+use kube_node_api::{label_map::LabelMap, names, taints::is_initialized};
 use prost::Message;
 use serde::Deserialize;
 use strum::IntoStaticStr;
@@ -160,7 +160,17 @@ impl NodeView {
         self.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED)
     }
 
-    /// Returns true if a kubelet has initialized the Node and no startup taint is left.
+    /// Returns true if the Node has taken pods once: a kubelet has initialized it, and its startup taints have been gone.
+    pub fn is_initialized(&self) -> bool {
+        is_initialized(self.startup_record(), &self.taints)
+    }
+
+    /// Record of the startup taints that the Node waits for.
+    pub fn startup_record(&self) -> Option<&str> {
+        self.annotations.get(names::ANNOTATION_STARTUP_TAINTS)
+    }
+
+    /// Returns true if a kubelet has initialized the Node and no startup taint is on it now.
     pub fn is_started(&self, startup: &[Taint]) -> bool {
         let waits = |taint: &Taint| {
             taint.key == names::TAINT_UNINITIALIZED

@@ -93,7 +93,7 @@ pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timesta
         }
     };
     if !member.skip_remediation {
-        if member.started {
+        if member.initialized {
             // Conditions count only once the Node is initialized: before that it is still starting.
             for unhealthy in rules.unhealthy_conditions {
                 let condition = member.conditions.iter().find(|condition| {
@@ -142,8 +142,9 @@ mod tests {
     use crate::node_state::ObservedCondition;
     use crate::test_fixtures::at;
 
-    fn member(started: bool) -> NodeState<'static> {
-        NodeState { name: "a", revision: "v1-old", created: at(0), started, ..NodeState::default() }
+    fn member(initialized: bool) -> NodeState<'static> {
+        let started = initialized;
+        NodeState { name: "a", revision: "v1-old", created: at(0), started, initialized, ..NodeState::default() }
     }
 
     fn seconds(count: u64) -> Duration {
@@ -159,6 +160,8 @@ mod tests {
         );
         assert_eq!(examine(&member(false), &rules, at(60)).unhealthy, Some(DisruptionReason::FailedToStart));
         assert_eq!(examine(&member(true), &rules, at(60)), Finding::default());
+        let tainted = NodeState { started: false, ..member(true) };
+        assert_eq!(examine(&tainted, &rules, at(60)), Finding::default(), "a startup taint has come back");
         let skipped = NodeState { skip_remediation: true, ..member(false) };
         assert_eq!(examine(&skipped, &rules, at(60)), Finding::default());
     }
@@ -181,7 +184,9 @@ mod tests {
             Finding { changes_in: Some(seconds(20)), ..Finding::default() }
         );
         assert_eq!(examine(&unhealthy, &rules, at(130)).unhealthy, Some(DisruptionReason::Unhealthy));
-        let starting = NodeState { started: false, ..unhealthy };
+        let tainted = NodeState { started: false, ..unhealthy.clone() };
+        assert_eq!(examine(&tainted, &rules, at(130)).unhealthy, Some(DisruptionReason::Unhealthy));
+        let starting = NodeState { initialized: false, ..tainted };
         assert_eq!(examine(&starting, &rules, at(130)), Finding::default());
     }
 

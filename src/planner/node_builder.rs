@@ -8,7 +8,7 @@ use k8s_pb::{
     api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint as PbTaint},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
-use kube_node_api::{ARCHITECTURE, generated_name, names};
+use kube_node_api::{ARCHITECTURE, generated_name, names, taints::startup_record};
 
 use super::{
     revision::ResolvedMachine,
@@ -75,6 +75,8 @@ pub fn node(origin: NodeOrigin<'_>, now: Timestamp) -> Node {
     let mut annotations = desired.annotations.clone();
     // With the right value for the cluster size, the ttl controller has nothing to write.
     annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
+    let startup = startup_record(&desired.startup_taints);
+    annotations.extend(startup.map(|record| (names::ANNOTATION_STARTUP_TAINTS.to_owned(), record)));
     annotations.extend(desired.record().map(|record| (names::ANNOTATION_APPLIED.to_owned(), record)));
     let mut taints = taints::at_birth();
     for taint in desired.startup_taints.iter().chain(&desired.taints) {
@@ -219,6 +221,7 @@ mod tests {
         let annotations = metadata.annotations;
         assert_eq!(annotations[ANNOTATION_TTL], "60");
         assert!(annotations[names::ANNOTATION_APPLIED].contains("zone"));
+        assert_eq!(annotations[names::ANNOTATION_STARTUP_TAINTS], "t:NoSchedule,cni:NoExecute");
         let spec = node.spec.unwrap();
         assert_eq!(
             (spec.pod_cidr(), &*spec.pod_cid_rs),

@@ -33,8 +33,11 @@ pub struct NodeState<'a> {
     pub stage: DeletionStage,
     /// Last transition of the Ready condition to True; None if Ready is not True.
     pub ready_since: Option<Timestamp>,
-    /// True if the Node is initialized: it was Ready once and has no startup taint left.
+    /// True if the Node takes pods while it is Ready: it is initialized, and no startup taint is on it now.
     pub started: bool,
+    /// True if the Node was initialized once: it was Ready, and its startup taints had gone. One that comes back, as a CNI's
+    /// while its agent is down, changes nothing about it.
+    pub initialized: bool,
     /// True if an admin (`delete-first`) or cluster-autoscaler marked the Node to go first.
     pub marked: bool,
     /// True if a scale request named the Node as a victim.

@@ -25,6 +25,7 @@ pub fn node(name: &'static str, revision: &'static str) -> NodeState<'static> {
         created: at(0),
         ready_since: Some(at(0)),
         started: true,
+        initialized: true,
         ..NodeState::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Node};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PropagationPolicy},
@@ -31,6 +31,35 @@ async fn a_start_up_taint_is_set_once_and_waited_for() {
     own.settled(1).await;
     always("it is never set again", Duration::from_secs(2), async || {
         taints(&own.nodes.get(&name(&node)).await.unwrap()).is_empty()
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_startup_taint_that_comes_back_replaces_no_node() {
+    let mut class = class_spec();
+    class["template"] = json!({"startupTaints": [{"key": "example.com/cni", "effect": "NoSchedule"}]});
+    let own = Fixture::without_set(&CLUSTER, "taint-back", class).await;
+    own.create_set(1, json!({"remediation": {"nodeStartupTimeout": "30s"}})).await;
+    let record = |node: &Node| node.annotations().get("kube-node.io/startup-taints").cloned();
+    let node = eventually("the kubelet is there", LONG, async || {
+        let node = own.my_nodes().await.pop()?;
+        (taints(&node) == [pair("example.com/cni", "NoSchedule")]).then_some(node)
+    })
+    .await;
+    assert_eq!(record(&node).as_deref(), Some("example.com/cni:NoSchedule"));
+    CLUSTER.kubectl(&["taint", "node", &name(&node), "example.com/cni:NoSchedule-"]);
+    let created = node.metadata.creation_timestamp.as_ref().unwrap().0;
+    eventually("its start is recorded and its time is over", LONG, async || {
+        let is_over = jiff::Timestamp::now().duration_since(created).as_secs() > 30;
+        (is_over && record(&own.nodes.get(&name(&node)).await.unwrap()).is_none()).then_some(())
+    })
+    .await;
+    CLUSTER.kubectl(&["taint", "node", &name(&node), "example.com/cni:NoSchedule"]);
+    own.set_says("Available", "False", "NodesUnavailable").await;
+    always("the Node stays", Duration::from_secs(3), async || {
+        own.nodes.get(&name(&node)).await.unwrap().metadata.deletion_timestamp.is_none()
     })
     .await;
     own.clean_up().await;

@@ -245,6 +245,7 @@ impl Groups {
                 leaving: node.deleted_at.is_some() || expectations.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
                 started: node.is_started(&startup),
+                initialized: node.is_initialized(),
                 ready: node.is_ready(),
                 updated: group.is_updated(node),
                 autoscaler_drains: node.is_to_be_deleted(),

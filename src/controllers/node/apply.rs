@@ -4,7 +4,7 @@ use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube_ext::{call::send, environment, error::chain, transport::Body};
-use kube_node_api::names;
+use kube_node_api::{names, taints::is_initialized};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     drain::{Blockage, LAST_GRACE},
@@ -105,6 +105,11 @@ impl NodeController {
             json!({ "op": "test", "path": "/spec/taints", "value": node.taints }),
             json!({ "op": "replace", "path": "/spec/taints", "value": taints }),
         ];
+        // The write that leaves a Node without its startup taints records that it is initialized.
+        if node.startup_record().is_some_and(|record| is_initialized(Some(record), taints)) {
+            let record = names::ANNOTATION_STARTUP_TAINTS.replace('/', "~1");
+            patch.push(json!({ "op": "remove", "path": format!("/metadata/annotations/{record}") }));
+        }
         // The first taint patch also clears `managedFields`: no field manager needs them, and they make every
         // later write more expensive. The API server accepts this in a write of the Node, but not in one of
         // its status.

@@ -11,7 +11,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube_ext::{call::ApiError, environment};
-use kube_node_api::names;
+use kube_node_api::{names, taints::is_initialized};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     failed_writes::{self, Write},
@@ -24,7 +24,7 @@ use tracing::info;
 
 use super::{
     NodeSetController, autoscaling,
-    observe::{Blueprint, NoBlueprint, Observed},
+    observe::{NoBlueprint, Observed},
 };
 use crate::{api, current_template};
 
@@ -88,21 +88,18 @@ impl NodeSetController {
         if let Err(error) = self.forget_victims(observed).await {
             applied.failed("RecordNotWritten", &error);
         }
-        match &observed.blueprint {
-            Ok(blueprint) => {
-                let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
-                applied.more |= self.propagate(blueprint, observed, must_stay_off).await;
-            }
-            Err(NoBlueprint { problem, retry, unanswered }) => {
-                applied.problems.push(problem.clone());
-                applied.failed |= retry;
-                // Nodes are neither created nor changed now. They may be again in a moment if the API server did not answer.
-                if !unanswered {
-                    self.failed_writes(&observed.name, |failures| {
-                        failures.keep(Write::Create, |_| false);
-                        failures.keep(Write::Update, |_| false);
-                    });
-                }
+        let unanswered = observed.blueprint.as_ref().is_err_and(|none| none.unanswered);
+        // Nodes are neither created nor changed by a template now. They may be again in a moment if the API server did not
+        // answer.
+        if !unanswered {
+            let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
+            applied.more |= self.propagate(observed, must_stay_off).await;
+        }
+        if let Err(NoBlueprint { problem, retry, .. }) = &observed.blueprint {
+            applied.problems.push(problem.clone());
+            applied.failed |= retry;
+            if !unanswered {
+                self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
             }
         }
         self.grant_drain_permits(observed, plan);
@@ -139,13 +136,22 @@ impl NodeSetController {
     }
 
     /// Patches labels, annotations and taints of the templates onto Nodes that stay; during a rollout, with the
-    /// annotation that keeps cluster-autoscaler off. Returns true if more are left.
-    async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, must_stay_off: bool) -> bool {
-        let marked = must_stay_off.then(|| autoscaling::marked(&blueprint.template));
+    /// annotation that keeps cluster-autoscaler off. Records in the same write that a Node's startup taints are gone. Returns
+    /// true if more are left.
+    async fn propagate(&self, observed: &Observed, must_stay_off: bool) -> bool {
+        let template = observed.blueprint.as_ref().ok().map(|blueprint| &blueprint.template);
+        let marked = template.filter(|_| must_stay_off).map(autoscaling::marked);
         let patch = |node: &Arc<NodeView>| {
             let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
-            let change = marked.unwrap_or(&blueprint.template).change(current_template(node))?;
-            let NodeChange { labels, annotations, taints } = change;
+            let change = marked.or(template).and_then(|template| template.change(current_template(node)));
+            let taints = change.as_ref().and_then(|change| change.taints.as_ref()).unwrap_or(&node.taints);
+            let started = node.startup_record().filter(|record| is_initialized(Some(record), taints));
+            let started = started.map(|_| (names::ANNOTATION_STARTUP_TAINTS.to_owned(), None));
+            if change.is_none() && started.is_none() {
+                return None;
+            }
+            let NodeChange { labels, mut annotations, taints } = change.unwrap_or_default();
+            annotations.extend(started);
             let mut patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
             if let Some(taints) = taints {
                 patch["spec"] = json!({ "taints": taints });

@@ -347,6 +347,7 @@ pub(super) fn member<'a>(
         stage,
         ready_since: ready.map(|ready| since(ready).unwrap_or(Timestamp::UNIX_EPOCH)),
         started: node.is_started(startup),
+        initialized: node.is_initialized(),
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
         victim: false,
         autoscaler_drains: false,

@@ -27,8 +27,10 @@ pub struct GroupNode<'a> {
     pub leaving: bool,
     /// True if a kubelet has posted a status.
     pub has_kubelet: bool,
-    /// True if the Node has ever taken pods: it was Ready once, and its startup taints are gone.
+    /// True if the Node takes pods while it is Ready: it is initialized, and no startup taint is on it now.
     pub started: bool,
+    /// True if the Node has ever taken pods: it was Ready once, and its startup taints had gone.
+    pub initialized: bool,
     /// True if the Node is Ready now.
     pub ready: bool,
     /// True if the Node has the newest revision.

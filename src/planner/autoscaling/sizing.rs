@@ -164,10 +164,10 @@ pub fn decrease(
     let replicas = usize::try_from(snapshot.replicas).unwrap_or(0);
     let may = usize::try_from(snapshot.replicas.saturating_sub(snapshot.bounds.min)).unwrap_or(0);
     // New Nodes of a rollout, which exist before the old ones go, are no waiting replicas.
-    let without = replicas.saturating_sub(staying().filter(|machine| machine.started).count());
+    let without = replicas.saturating_sub(staying().filter(|machine| machine.initialized).count());
     let requested = usize::try_from(delta.unsigned_abs()).unwrap_or(usize::MAX).min(may).min(without);
     let missing = replicas.saturating_sub(staying().count() + coming);
-    let mut waiting: Vec<&GroupNode<'_>> = staying().filter(|machine| !machine.started).collect();
+    let mut waiting: Vec<&GroupNode<'_>> = staying().filter(|machine| !machine.initialized).collect();
     waiting.sort_by_key(|machine| (machine.has_kubelet, Reverse(machine.created), machine.name));
     let left = MOST_VICTIMS.saturating_sub(snapshot.victims.len());
     let count = if rollout { 0 } else { requested.saturating_sub(missing).min(left) };

@@ -33,6 +33,7 @@ fn up(name: &'static str) -> GroupNode<'static> {
         provider_id: Some(name),
         has_kubelet: true,
         started: true,
+        initialized: true,
         ready: true,
         updated: true,
         created: at(1),
@@ -42,7 +43,8 @@ fn up(name: &'static str) -> GroupNode<'static> {
 
 /// A machine that never started.
 fn awaited(name: &'static str, created: i64) -> GroupNode<'static> {
-    GroupNode { has_kubelet: false, started: false, ready: false, created: at(created), ..up(name) }
+    let up = up(name);
+    GroupNode { has_kubelet: false, started: false, initialized: false, ready: false, created: at(created), ..up }
 }
 
 /// The default budget.

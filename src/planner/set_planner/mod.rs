@@ -122,7 +122,7 @@ impl Candidate<'_, '_> {
 
     /// Returns true if the Node is not available, and was initialized or has to be replaced.
     fn is_broken(&self) -> bool {
-        !self.available && !self.node.autoscaler_drains && (self.node.started || self.replaced.is_some())
+        !self.available && !self.node.autoscaler_drains && (self.node.initialized || self.replaced.is_some())
     }
 }
 

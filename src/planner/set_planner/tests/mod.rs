@@ -14,7 +14,8 @@ use crate::{
 const NOW: i64 = 10_000;
 
 fn starting(name: &'static str, revision: &'static str) -> NodeState<'static> {
-    NodeState { ready_since: None, started: false, created: at(NOW), ..node(name, revision) }
+    let node = node(name, revision);
+    NodeState { ready_since: None, started: false, initialized: false, created: at(NOW), ..node }
 }
 
 /// An initialized Node whose kubelet has stopped reporting.
