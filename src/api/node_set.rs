@@ -351,6 +351,8 @@ pub struct RolloutStatus {
     pub revision: String,
     /// Start of the rollout.
     pub start_time: Time,
+    /// Time since which the rollout waits for new Nodes to become available; absent while it does not, or is paused.
+    pub waiting_time: Option<Time>,
     /// Last time at which a new Node became available or an old one was gone.
     pub progress_time: Time,
     /// Number of available Nodes of the revision at that time.

@@ -68,7 +68,8 @@ mod tests {
         let record = startup_record(&[agent.clone(), taint("csi", "NoSchedule")]).unwrap();
         assert_eq!(record, "node.cilium.io/agent-not-ready:NoExecute,csi:NoSchedule");
         assert_eq!(startup_record(&[]), None);
-        let initialized = |taints: &[Taint]| [Some(&*record), None].map(|record| is_initialized(record, taints));
+        let initialized =
+            |taints: &[Taint]| [Some(&*record), None].map(|record| is_initialized(record, taints));
         assert_eq!(initialized(&[agent]), [false, true]);
         assert_eq!(initialized(&[taint("csi", "NoExecute")]), [true, true], "another effect");
         assert_eq!(initialized(&[taint(TAINT_UNINITIALIZED, "NoSchedule")]), [false, false]);

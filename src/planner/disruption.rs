@@ -144,7 +144,14 @@ mod tests {
 
     fn member(initialized: bool) -> NodeState<'static> {
         let started = initialized;
-        NodeState { name: "a", revision: "v1-old", created: at(0), started, initialized, ..NodeState::default() }
+        NodeState {
+            name: "a",
+            revision: "v1-old",
+            created: at(0),
+            started,
+            initialized,
+            ..NodeState::default()
+        }
     }
 
     fn seconds(count: u64) -> Duration {

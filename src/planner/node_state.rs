@@ -5,6 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube_node_api::time::left;
 
+use super::rollout::AwaitedNode;
+
 /// Time for which a disruption budget may hold up a drain before the set is degraded.
 const MOMENTS: Duration = Duration::from_secs(10);
 
@@ -33,6 +35,8 @@ pub struct NodeState<'a> {
     pub stage: DeletionStage,
     /// Last transition of the Ready condition to True; None if Ready is not True.
     pub ready_since: Option<Timestamp>,
+    /// Last transition of the Ready condition to another status; None if Ready is True, or not there.
+    pub unready_since: Option<Timestamp>,
     /// True if the Node takes pods while it is Ready: it is initialized, and no startup taint is on it now.
     pub started: bool,
     /// True if the Node was initialized once: it was Ready, and its startup taints had gone. One that comes back, as a CNI's
@@ -72,6 +76,12 @@ impl NodeState<'_> {
             (Some(("PodDisruptionBudget", _)), Some(since)) => left(since, MOMENTS, now),
             _ => Duration::ZERO,
         }
+    }
+
+    /// The Node as one that a rollout waits for.
+    pub(super) fn awaited(&self) -> AwaitedNode {
+        let ready_changed = self.ready_since.or(self.unready_since).filter(|_| self.initialized);
+        AwaitedNode { created: self.created, ready_changed }
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.

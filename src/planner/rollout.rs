@@ -4,13 +4,17 @@
 //! deadline.
 //!
 //! Invariant: a rollout halts only if its new Nodes do not become available in time. A drain that a
-//! disruption budget delays is no failure and may take any time.
+//! disruption budget delays is no failure and may take any time; nor does a pause count. So the deadline runs from the
+//! recorded time since which new Nodes are waited for, not from the creation of one that may have been available for long.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube_node_api::{RolloutStatus, StartFailures, time::left};
+use kube_node_api::{
+    RolloutStatus, StartFailures,
+    time::{after, left},
+};
 
 use super::backoff::Backoff;
 
@@ -39,10 +43,32 @@ pub struct ObservedRollout<'a> {
     pub outdated: usize,
     /// Number of available Nodes of the revision.
     pub available: usize,
-    /// Creation time of the oldest Node of the revision that is not available.
-    pub starting_since: Option<Timestamp>,
+    /// Time since which the first of the revision's Nodes that are not available is waited for ([`awaited_since`]).
+    pub awaited_since: Option<Timestamp>,
     /// True if Nodes failed to start one after the other.
     pub failing: bool,
+    /// True if somebody paused the rollout.
+    pub paused: bool,
+}
+
+/// A Node of the revision that is not available.
+#[derive(Clone, Copy, Debug)]
+pub struct AwaitedNode {
+    /// Creation time.
+    pub created: Timestamp,
+    /// Last transition of Ready, once the Node was initialized.
+    pub ready_changed: Option<Timestamp>,
+}
+
+/// Time since which the first of these Nodes is waited for: its creation if it was never available, else the last transition
+/// of Ready. At least `never` of them were never available; these are the youngest, since each of the others was counted.
+pub fn awaited_since(mut nodes: Vec<AwaitedNode>, never: usize) -> Option<Timestamp> {
+    nodes.sort_by_key(|node| Reverse(node.created));
+    let since = |(place, node): (usize, &AwaitedNode)| {
+        let ready_changed = node.ready_changed.filter(|_| place >= never);
+        ready_changed.unwrap_or(node.created)
+    };
+    nodes.iter().enumerate().map(since).min()
 }
 
 /// The new rollout status, and the time left until the deadline if nothing changes.
@@ -57,6 +83,7 @@ pub fn tick(
         None => RolloutStatus {
             revision: seen.revision.to_owned(),
             start_time: Time(now),
+            waiting_time: None,
             progress_time: Time(now),
             available: 0,
             outdated: count(seen.outdated),
@@ -77,11 +104,22 @@ pub fn tick(
         status.halt_time = None;
         status.progress_time = progress_time;
     }
-    let begun = if seen.failing { Some(status.progress_time.0) } else { seen.starting_since };
-    let Some(begun) = begun.filter(|_| status.halt_time.is_none()) else { return (status, None) };
-    let left = left(begun.max(status.progress_time.0), clock.deadline, now);
+    let waits = seen.failing || seen.awaited_since.is_some();
+    if !waits || seen.paused || status.halt_time.is_some() {
+        status.waiting_time = None;
+        return (status, None);
+    }
+    // Clocks of a leader before this one, of the API server and of kubelets may be ahead: a time later than now would keep the
+    // rollout from halting until it has come. Progress may be by a little.
+    let waiting = status.waiting_time.map_or(now, |waiting| waiting.0.min(now));
+    status.waiting_time = Some(Time(waiting));
+    let progress = Some(status.progress_time.0).filter(|time| *time <= after(now, clock.deadline));
+    let of_node = seen.awaited_since.filter(|time| *time <= now && !seen.failing);
+    let begun = progress.into_iter().chain(of_node).fold(waiting, Timestamp::max);
+    let left = left(begun, clock.deadline, now);
     if left.is_zero() {
         status.halt_time = Some(Time(now));
+        status.waiting_time = None;
         return (status, None);
     }
     (status, Some(left))
@@ -108,13 +146,14 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(100);
 
-    fn seen(outdated: usize, available: usize, starting_since: Option<i64>) -> ObservedRollout<'static> {
+    fn seen(outdated: usize, available: usize, awaited_since: Option<i64>) -> ObservedRollout<'static> {
         ObservedRollout {
             revision: "v1-new",
             outdated,
             available,
-            starting_since: starting_since.map(at),
+            awaited_since: awaited_since.map(at),
             failing: false,
+            paused: false,
         }
     }
 
@@ -171,9 +210,61 @@ mod tests {
 
     #[test]
     fn nodes_that_are_given_up_again_and_again_halt_it_too() {
-        let (begun, _) = after(None, &seen(10, 0, None), 0);
-        let failing = ObservedRollout { failing: true, ..seen(10, 0, Some(95)) };
-        assert!(after(Some(&begun), &failing, 100).0.halt_time.is_some());
+        let (begun, _) = after(None, &seen(10, 0, Some(0)), 0);
+        let failing = |since| ObservedRollout { failing: true, ..seen(10, 0, since) };
+        // Between two Nodes there is none.
+        let (between, left) = after(Some(&begun), &failing(None), 60);
+        assert_eq!(left, Some(Duration::from_secs(40)));
+        assert!(after(Some(&between), &failing(Some(95)), 100).0.halt_time.is_some());
+    }
+
+    #[test]
+    fn a_new_node_that_turns_unready_after_a_long_drain_has_the_whole_deadline() {
+        let (begun, _) = after(None, &seen(10, 1, None), 0);
+        let unready = |since| seen(10, 0, Some(since));
+        let (waiting, left) = after(Some(&begun), &unready(900), 905);
+        assert_eq!((waiting.waiting_time.clone(), left), (Some(Time(at(905))), Some(DEADLINE)));
+        assert_eq!(after(Some(&waiting), &unready(900), 985).1, Some(Duration::from_secs(20)));
+        assert!(after(Some(&waiting), &unready(900), 1_005).0.halt_time.is_some());
+        // Another Node is unready by then, and the first one is not.
+        assert_eq!(after(Some(&waiting), &unready(1_000), 1_005).1, Some(Duration::from_secs(95)));
+        // A taint keeps pods off a Node that has been Ready since its start.
+        assert_eq!(after(Some(&begun), &unready(1), 905).1, Some(DEADLINE));
+        let (over, left) = after(Some(&waiting), &seen(10, 1, None), 950);
+        assert_eq!((over.waiting_time, left), (None, None));
+    }
+
+    #[test]
+    fn a_pause_does_not_count() {
+        let (begun, _) = after(None, &seen(10, 0, Some(0)), 0);
+        let paused = ObservedRollout { paused: true, ..seen(10, 0, Some(0)) };
+        let (stopped, left) = after(Some(&begun), &paused, 500);
+        assert_eq!((stopped.halt_time.clone(), stopped.waiting_time.clone(), left), (None, None, None));
+        assert_eq!(after(Some(&stopped), &seen(10, 0, Some(0)), 500).1, Some(DEADLINE));
+    }
+
+    #[test]
+    fn a_time_in_the_future_does_not_keep_a_rollout_from_halting() {
+        let (begun, _) = after(None, &seen(10, 0, None), 1_000_000);
+        assert_eq!(begun.progress_time, Time(at(1_000_000)));
+        let (waiting, left) = after(Some(&begun), &seen(10, 0, Some(2_000_000)), 0);
+        assert_eq!((waiting.progress_time.clone(), left), (Time(at(1_000_000)), Some(DEADLINE)));
+        assert!(after(Some(&waiting), &seen(10, 0, Some(2_000_000)), 100).0.halt_time.is_some());
+        let ahead = RolloutStatus { waiting_time: Some(Time(at(500))), ..waiting };
+        assert_eq!(after(Some(&ahead), &seen(10, 0, Some(0)), 50).0.waiting_time, Some(Time(at(50))));
+    }
+
+    #[test]
+    fn a_node_is_waited_for_since_its_creation_until_it_is_available_once() {
+        let node = |created, ready| AwaitedNode { created: at(created), ready_changed: Some(at(ready)) };
+        let flapping = vec![node(100, 690), node(0, 700)];
+        // Both were available: their kubelets have restarted.
+        assert_eq!(awaited_since(flapping.clone(), 0), Some(at(690)));
+        // The younger one never was: Ready comes and goes before minReadyTime is over.
+        assert_eq!(awaited_since(flapping, 1), Some(at(100)));
+        let uninitialized = AwaitedNode { created: at(50), ready_changed: None };
+        assert_eq!(awaited_since(vec![node(0, 700), uninitialized], 1), Some(at(50)));
+        assert_eq!(awaited_since(Vec::new(), 1), None);
     }
 
     #[test]

@@ -149,7 +149,8 @@ impl Text<'_> {
     }
 
     fn rollout(&mut self, set: &NodeSet, status: &NodeSetStatus, rollout: &RolloutStatus) {
-        let RolloutStatus { revision, start_time, progress_time, available, outdated, halt_time } = rollout;
+        let RolloutStatus { revision, start_time, progress_time, available, outdated, halt_time, .. } =
+            rollout;
         let way = match status.current_revision.as_ref().filter(|current| *current != revision) {
             Some(current) => format!("from {current} to {revision}"),
             None => format!("to {revision}"),

@@ -330,7 +330,10 @@ pub(super) fn member<'a>(
     let trouble = node.condition(trouble).filter(|condition| &*condition.status == "False");
     let drain_started =
         node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
-    let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
+    let (ready, unready) = match node.condition("Ready") {
+        Some(ready) if &*ready.status == "True" => (Some(ready), None),
+        unready => (None, unready),
+    };
     let observed = |unhealthy: &UnhealthyCondition| {
         let condition = node.condition(&unhealthy.r#type)?;
         Some(ObservedCondition {
@@ -346,6 +349,7 @@ pub(super) fn member<'a>(
         created: node.created.unwrap_or_default(),
         stage,
         ready_since: ready.map(|ready| since(ready).unwrap_or(Timestamp::UNIX_EPOCH)),
+        unready_since: unready.and_then(&since),
         started: node.is_started(startup),
         initialized: node.is_initialized(),
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
@@ -358,6 +362,6 @@ pub(super) fn member<'a>(
         trouble: trouble
             .map(|condition| (&*condition.reason, condition.message.as_deref().unwrap_or_default())),
         // The condition may have had another reason before: the wait for the budget of the set.
-        trouble_since: trouble.and_then(|condition| condition.since).max(drain_started),
+        trouble_since: trouble.and_then(&since).max(drain_started),
     }
 }

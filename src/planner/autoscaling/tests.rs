@@ -44,7 +44,14 @@ fn up(name: &'static str) -> GroupNode<'static> {
 /// A machine that never started.
 fn awaited(name: &'static str, created: i64) -> GroupNode<'static> {
     let up = up(name);
-    GroupNode { has_kubelet: false, started: false, initialized: false, ready: false, created: at(created), ..up }
+    GroupNode {
+        has_kubelet: false,
+        started: false,
+        initialized: false,
+        ready: false,
+        created: at(created),
+        ..up
+    }
 }
 
 /// The default budget.

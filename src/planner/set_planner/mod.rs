@@ -22,7 +22,7 @@ use std::{cmp::Reverse, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube_node_api::{ReplacementOrder, ScaleDownOrder, StartFailures};
+use kube_node_api::{ReplacementOrder, RolloutStatus, ScaleDownOrder, StartFailures};
 
 use super::{
     budget::Budget,
@@ -226,6 +226,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         let Some(revision) = desired.rules.revision else {
             // The class cannot be used now: the deadline does not advance, and a halted rollout stays halted.
             plan.rollout = desired.clock.old.cloned();
+            stop_waiting(&mut plan.rollout);
             let halted = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some());
             return if halted { RolloutMode::Held } else { desired.pace };
         };
@@ -239,15 +240,21 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         if desired.pace == RolloutMode::OnDelete {
             // No Node is replaced; a rollout in progress keeps its state, halted or not.
             plan.rollout = desired.clock.old.filter(|old| old.revision == revision).cloned();
+            stop_waiting(&mut plan.rollout);
             return RolloutMode::OnDelete;
         }
-        let starting = nodes.iter().filter(|own| own.stays() && !own.outdated && !own.available);
+        let old = desired.clock.old.filter(|old| old.revision == revision);
+        let best = old.map_or(0, |old| usize::try_from(old.available).unwrap_or(0));
+        let never = plan.counts.updated.saturating_sub(best.max(plan.counts.updated_available));
+        let awaited = nodes.iter().filter(|own| own.stays() && !own.outdated && !own.available);
+        let awaited = awaited.map(|own| own.node.awaited()).collect();
         let observed = ObservedRollout {
             revision,
             outdated: plan.counts.outdated,
             available: plan.counts.updated_available,
-            starting_since: starting.map(|own| own.node.created).min(),
+            awaited_since: rollout::awaited_since(awaited, never),
             failing,
+            paused: desired.pace == RolloutMode::Held,
         };
         let (status, left) = rollout::tick(&desired.clock, &observed, *now);
         let halted = status.halt_time.is_some();
@@ -316,6 +323,13 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             RolloutMode::OnDelete => ("OnDelete", " until somebody deletes them".to_owned()),
         };
         plan.wait(reason, outdated, format!("nodes keep an older revision{text}"));
+    }
+}
+
+/// A rollout that is not evaluated waits for no Nodes: its deadline does not run.
+fn stop_waiting(rollout: &mut Option<RolloutStatus>) {
+    if let Some(rollout) = rollout {
+        rollout.waiting_time = None;
     }
 }
 

@@ -10,6 +10,7 @@ fn halted() -> RolloutStatus {
     RolloutStatus {
         revision: "new".to_owned(),
         start_time: Time(at(0)),
+        waiting_time: None,
         progress_time: Time(at(0)),
         available: 1,
         outdated: 10,
@@ -195,6 +196,39 @@ fn nodes_that_did_not_start_are_made_again_after_a_while() {
     assert_eq!(waits.create, 0);
     assert!(waits_for(&waits, "BackOff", 1, ""));
     assert_eq!(decide(&wanted, &nodes(9, "new"), 0, at(NOW + 10)).create, 1);
+}
+
+#[test]
+fn a_new_node_whose_kubelet_restarts_after_a_long_drain_halts_no_rollout() {
+    let begun = RolloutStatus { halt_time: None, ..halted() };
+    let clock = ProgressDeadline { old: Some(&begun), deadline: Duration::from_mins(10), resumed_at: None };
+    let restarting = |initialized| NodeState {
+        ready_since: None,
+        unready_since: Some(at(NOW - 5)),
+        initialized,
+        ..node("x", "new")
+    };
+    let rolling = DesiredState { clock, ..wanted(10) };
+    let waiting = plan(&rolling, &join(&[nodes(10, "old"), vec![restarting(true)]]));
+    let rollout = waiting.rollout.unwrap();
+    assert_eq!((rollout.halt_time, rollout.waiting_time.clone()), (None, Some(Time(at(NOW)))));
+    assert_eq!(waiting.requeue_after, Some(Duration::from_mins(10)));
+    // Ten minutes later.
+    let late = RolloutStatus { waiting_time: Some(Time(at(NOW - 600))), ..begun.clone() };
+    let clock = ProgressDeadline { old: Some(&late), ..rolling.clock.clone() };
+    let unready = |ready: NodeState<'static>| {
+        let plan = plan(
+            &DesiredState { clock: clock.clone(), ..rolling.clone() },
+            &join(&[nodes(10, "old"), vec![ready]]),
+        );
+        plan.rollout.unwrap().halt_time
+    };
+    assert_eq!(unready(restarting(true)), None, "it was Ready until a moment ago");
+    assert_eq!(
+        unready(NodeState { unready_since: Some(at(NOW - 600)), ..restarting(true) }),
+        Some(Time(at(NOW)))
+    );
+    assert_eq!(unready(restarting(false)), Some(Time(at(NOW))), "it has never started");
 }
 
 #[test]
