@@ -29,7 +29,7 @@ use kube_node_planner::{
     revision::ResolvedMachine,
 };
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Duration, Instant};
 
 use super::api::patch_params;
@@ -68,6 +68,8 @@ struct CachedRevision {
     /// Number in the history.
     number: i64,
     machine: Arc<ResolvedMachine>,
+    /// The content as it is stored, which a newer release may have written.
+    data: Arc<Value>,
     /// When a set last asked for it in this process.
     used: Option<Instant>,
 }
@@ -145,7 +147,7 @@ impl Revisions {
         let mut restored = 0;
         for name in needed_now.iter().map(|revision| object_name(class_name, revision)) {
             if let Some(cached) = self.cached(&name).filter(|_| !names.contains(&name)) {
-                self.create(class, &name, &cached.machine, cached.number).await?;
+                self.create(class, &name, (*cached.data).clone(), cached.number).await?;
                 restored += 1;
             }
         }
@@ -203,7 +205,8 @@ impl Revisions {
         }
         let others = self.list(&class.name_any()).await?;
         let last = others.iter().map(|other| other.revision).max().unwrap_or(0);
-        match self.create(class, name, machine, last.saturating_add(1)).await {
+        let data = serde_json::to_value(machine).context("the machine cannot be encoded")?;
+        match self.create(class, name, data, last.saturating_add(1)).await {
             // Another writer was faster, or an earlier call had succeeded after all.
             Err(RevisionsError::Api(error)) if error.is_conflict() => {
                 match objects::read(&self.api, name).await? {
@@ -234,10 +237,9 @@ impl Revisions {
         &self,
         class: &impl Resource<DynamicType = ()>,
         name: &str,
-        machine: &ResolvedMachine,
+        data: Value,
         number: i64,
     ) -> Result<CachedRevision> {
-        let data = serde_json::to_value(machine).context("the machine cannot be encoded")?;
         let object = ControllerRevision {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -255,15 +257,18 @@ impl Revisions {
 
     fn remember(&self, stored: &ControllerRevision) -> Result<CachedRevision> {
         let name = stored.name_any();
-        let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
-        let machine: ResolvedMachine = serde_json::from_value(data).with_context(|| {
-            format!("ControllerRevision {name} cannot be read: delete it if no Node needs it")
+        let data = stored.data.clone().map_or(Value::Null, |data| data.0);
+        let machine = ResolvedMachine::read(&data).with_context(|| {
+            format!(
+                "ControllerRevision {name} cannot be read: run the release that wrote it, or delete it if no Node needs it"
+            )
         })?;
         let cached = CachedRevision {
             class: class_of(stored),
             owner: owner_of(stored),
             number: stored.revision,
             machine: Arc::new(machine),
+            data: Arc::new(data),
             used: None,
         };
         self.cached.lock().insert(name, cached.clone());

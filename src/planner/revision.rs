@@ -11,6 +11,7 @@ use kube_node_api::{
     quantity::{self, ParseQuantityError},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// Version of the hashing. Raise it when [`ResolvedMachine`] or its encoding changes.
@@ -23,7 +24,7 @@ const SHOWN_BYTES: usize = 5;
 
 /// Specification of a machine: the content that a revision stores and hashes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ResolvedMachine {
     /// NodeController of the class.
     pub node_controller: String,
@@ -45,6 +46,9 @@ pub struct ResolvedMachine {
     /// Fields of hollow machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
+    /// Paths of fields that a stored revision has and this release does not know: a machine is made without them.
+    #[serde(skip)]
+    pub unknown: Vec<String>,
 }
 
 impl ResolvedMachine {
@@ -79,7 +83,17 @@ impl ResolvedMachine {
             provisioning: provisioning.clone(),
             kubemark: kubemark.clone(),
             hollow: hollow.clone(),
+            unknown: Vec::new(),
         }
+    }
+
+    /// Reads the content of a stored revision, which may be by a newer release.
+    pub fn read(stored: &Value) -> Result<Self, serde_json::Error> {
+        let mut machine = Self::deserialize(stored)?;
+        let mut unknown = Vec::new();
+        collect_unknown(stored, &serde_json::to_value(&machine)?, "", &mut unknown);
+        machine.unknown = unknown;
+        Ok(machine)
     }
 
     /// Group of workers that runs the machine; None if it is not hollow or runs in the operator.
@@ -127,6 +141,33 @@ impl ResolvedMachine {
         let digest = Sha256::digest(encoded);
         let hash = digest.iter().take(SHOWN_BYTES).fold(0, |hash: u64, byte| hash << 8 | u64::from(*byte));
         Ok(format!("v{HASH_VERSION}-{hash:0width$x}", width = 2 * SHOWN_BYTES))
+    }
+}
+
+/// Collects the paths of values that `stored` has and `read` lacks. Empty ones say nothing.
+fn collect_unknown(stored: &Value, read: &Value, path: &str, unknown: &mut Vec<String>) {
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    };
+    match (stored, read) {
+        (Value::Object(stored), Value::Object(read)) => {
+            for (name, value) in stored.iter().filter(|(_, value)| !is_empty(value)) {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                match read.get(name) {
+                    Some(read) => collect_unknown(value, read, &path, unknown),
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(stored), Value::Array(read)) => {
+            for (place, (stored, read)) in stored.iter().zip(read).enumerate() {
+                collect_unknown(stored, read, &format!("{path}[{place}]"), unknown);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -231,6 +272,20 @@ mod tests {
             None,
         );
         let stored = serde_json::to_value(&machine).expect("json");
-        assert_eq!(serde_json::from_value::<ResolvedMachine>(stored).expect("a machine"), machine);
+        assert_eq!(ResolvedMachine::read(&stored).expect("a machine"), machine);
+    }
+
+    #[test]
+    fn a_revision_of_a_newer_release_is_read_and_names_its_unknown_fields() {
+        let stored = json!({
+            "nodeController": "hollow", "capacity": {"cpu": "4"}, "reserved": {}, "kubemark": null,
+            "firmware": {"secureBoot": true},
+            "hollow": {"hosts": "big", "zone": "a"},
+            "provisioning": {"kubelet": {"version": "v1.36.3", "flags": ["--v=4"]}},
+        });
+        let machine = ResolvedMachine::read(&stored).expect("a machine");
+        assert_eq!((machine.hosts(), machine.capacity["cpu"].0.as_str()), (Some("big"), "4"));
+        assert_eq!(machine.unknown, ["firmware", "hollow.zone", "provisioning.kubelet.flags"]);
+        assert!(ResolvedMachine::read(&json!({"nodeController": 7})).is_err());
     }
 }

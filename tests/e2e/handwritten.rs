@@ -1,7 +1,9 @@
 //! A Node written by hand with the label of a class is provisioned like any other.
 
-use kube::api::PropagationPolicy;
-use serde_json::json;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::{Api, Resource, api::PropagationPolicy};
+use kube_node_api::names::OPERATOR_NAMESPACE;
+use serde_json::{Value, json};
 
 use crate::CLUSTER;
 use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, is_ready, taints};
@@ -45,5 +47,53 @@ async fn a_node_of_a_class_that_comes_later() {
     })
     .await;
     delete(&own.nodes, "hand-later-1", PropagationPolicy::Background).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_revision_of_a_newer_release_makes_a_machine_and_its_node_names_the_unknown_fields() {
+    let own = Fixture::without_set(&CLUSTER, "hand-newer", class_spec()).await;
+    let class = own.classes.get("hand-newer").await.unwrap();
+    let revisions: Api<ControllerRevision> = Api::namespaced(own.client.clone(), OPERATOR_NAMESPACE);
+    let revision = async |name: &str, data: Value| {
+        let metadata = json!({
+            "name": format!("hand-newer-{name}"),
+            "labels": {"kube-node.io/nodeclass": "hand-newer"},
+            "ownerReferences": [class.controller_owner_ref(&())],
+        });
+        create(&revisions, json!({"metadata": metadata, "revision": 1, "data": data})).await.unwrap();
+    };
+    revision("v1-00000000aa", json!({"nodeController": "hollow", "capacity": {"cpu": "3"}, "firmware": "x"}))
+        .await;
+    revision("v1-00000000bb", json!({"nodeController": 7})).await;
+    let node = async |name: &str, revision: &str| {
+        let labels = json!({"kube-node.io/nodeclass": "hand-newer", "kube-node.io/revision": revision,
+            "kube-node.io/node-controller": "hollow"});
+        let metadata = json!({"name": name, "labels": labels, "finalizers": ["kube-node.io/machine"]});
+        create(&own.nodes, json!({"metadata": metadata})).await.unwrap();
+    };
+    let says = async |node: &str, reason: &str, text: &str| {
+        eventually(&format!("{node}: {reason}"), LONG, async || {
+            let conditions = own.nodes.get(node).await.unwrap().status?.conditions?;
+            let machine = conditions.into_iter().find(|own| own.type_ == "kube-node.io/Machine")?;
+            let is_it = machine.reason.as_deref() == Some(reason) && machine.message?.contains(text);
+            is_it.then_some(())
+        })
+        .await;
+    };
+    node("hand-newer-1", "v1-00000000aa").await;
+    node("hand-newer-2", "v1-00000000bb").await;
+    says("hand-newer-1", "RevisionNotHonoured", "(firmware)").await;
+    says("hand-newer-2", "RevisionNotRead", "run the release that wrote it").await;
+    eventually("its machine has what the operator knows", LONG, async || {
+        let capacity = own.nodes.get("hand-newer-1").await.unwrap().status?.capacity?;
+        (capacity.get("cpu")?.0 == "3").then_some(())
+    })
+    .await;
+    for name in ["hand-newer-1", "hand-newer-2"] {
+        delete(&own.nodes, name, PropagationPolicy::Background).await;
+        eventually("it goes", LONG, async || own.nodes.get_opt(name).await.unwrap().is_none().then_some(()))
+            .await;
+    }
     own.clean_up().await;
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube_ext::{call::call, environment};
+use kube_ext::{call::call, environment, error::chain};
 use kube_node_api::{NodeClass, machine_files::MachineSettings, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -14,10 +14,11 @@ use kube_node_planner::{
     revision::ResolvedMachine,
     template::{DesiredTemplate, NodeChange},
 };
+use tracing::warn;
 
 use super::{NodeController, Result};
 use crate::{
-    current_template, machine_spec,
+    RevisionsError, current_template, machine_spec,
     provider::{Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Stage, Trouble},
 };
 
@@ -57,6 +58,12 @@ impl Observed {
     /// Obstacle that the machine reports.
     pub(super) fn trouble(&self) -> Option<&Trouble> {
         self.existing.as_ref()?.trouble.as_ref()
+    }
+
+    /// Fields of the Node's revision that this release does not know; none on a leaving Node.
+    pub(super) fn unknown_fields(&self) -> &[String] {
+        let request = self.request.as_ref().filter(|_| self.node.deleted_at.is_none());
+        request.map_or(&[], |(machine, _)| &machine.unknown)
     }
 
     /// Returns true if the process that should run the machine has reported that it has no room.
@@ -119,23 +126,16 @@ impl NodeController {
             id,
             node,
         };
-        let revisions = &self.context.revisions;
         let is_ours = observed.node.has_finalizer(names::FINALIZER_MACHINE);
         let machine = if observed.node.deleted_at.is_some() {
             observed.pods = self.pods(&observed).await?;
             let is_lost = observed.machine == MachineState::Absent && observed.provider.is_volatile();
-            if is_lost { machine_spec::stored(revisions, &observed.node).await? } else { None }
+            if is_lost { self.readable_machine(&observed.node).await? } else { None }
         } else {
             observed.back_off = self.back_off(&observed);
             observed.lease_renewed = self.lease(&observed).await?;
             match (observed.node.label(names::LABEL_REVISION).filter(|_| is_ours), class) {
-                (Some(revision), _) => {
-                    let stored = machine_spec::stored(revisions, &observed.node).await?;
-                    if stored.is_none() {
-                        self.report_missing_revision(&observed, revision).await?;
-                    }
-                    stored
-                }
+                (Some(revision), _) => self.machine_of(&observed, revision).await?,
                 (None, Some(class)) => {
                     let adoption = self.adoption(&observed.node, class).await?;
                     Some(Arc::clone(&observed.adoption.insert(adoption).machine))
@@ -230,15 +230,36 @@ impl NodeController {
         }
     }
 
-    /// Reports that the revision of a Node is not stored; an error unless the machine exists, which goes on.
-    async fn report_missing_revision(&self, observed: &Observed, revision: &str) -> Result<()> {
-        let text =
-            format!("its revision {revision} is not stored any more: delete the Node to have another made");
-        if observed.machine == MachineState::Exists {
-            self.warn(&observed.node, "RevisionNotFound", text);
-            return Ok(());
+    /// Machine spec of a leaving Node. One that this release cannot read keeps no Node from leaving.
+    async fn readable_machine(&self, node: &NodeView) -> Result<Option<Arc<ResolvedMachine>>> {
+        match machine_spec::stored(&self.context.revisions, node).await {
+            Err(RevisionsError::Unusable(error)) => {
+                warn!(error = chain(&*error), "leaves without a machine");
+                Ok(None)
+            }
+            other => Ok(other?),
         }
-        self.report_obstacle(&observed.node, "RevisionNotFound", &text).await?;
+    }
+
+    /// Machine spec of a Node. Without one, an error unless the machine exists, which goes on.
+    async fn machine_of(&self, observed: &Observed, revision: &str) -> Result<Option<Arc<ResolvedMachine>>> {
+        let node = &observed.node;
+        let (reason, text) = match machine_spec::stored(&self.context.revisions, node).await {
+            Ok(Some(machine)) => return Ok(Some(machine)),
+            Ok(None) => (
+                "RevisionNotFound",
+                format!(
+                    "its revision {revision} is not stored any more: delete the Node to have another made"
+                ),
+            ),
+            Err(RevisionsError::Unusable(error)) => ("RevisionNotRead", chain(&*error)),
+            Err(error) => return Err(error.into()),
+        };
+        if observed.machine == MachineState::Exists {
+            self.warn(node, reason, text);
+            return Ok(None);
+        }
+        self.report_obstacle(node, reason, &text).await?;
         // The set may store the revision again; no event reports that, so the error requeues the Node.
         Err(ProviderError::NotFound(text).into())
     }

@@ -18,7 +18,7 @@ use kube_ext::{
     call::{ApiError, call},
     environment,
 };
-use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE};
+use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_REVISION};
 use kube_node_cache::{ConditionView, NodeView};
 use kube_node_planner::{conditions::ConditionUpdate, wait::NodeWait};
 use parking_lot::Mutex;
@@ -113,6 +113,15 @@ impl NodeController {
                     self.warn(node, reason, message.clone());
                 }
                 Ok(set_condition(&self.api, node, CONDITION_MACHINE, true, "Restarted", message).await?)
+            }
+            _ if !observed.unknown_fields().is_empty() => {
+                let (revision, fields) =
+                    (node.label(LABEL_REVISION).unwrap_or_default(), observed.unknown_fields());
+                let message = format!(
+                    "its revision {revision} has fields that this release does not know, and its machine is made without them ({}): run the release that wrote the revision, or delete the Node",
+                    fields.join(", ")
+                );
+                self.report_obstacle(node, "RevisionNotHonoured", &message).await
             }
             existing => {
                 let is_up = existing.as_ref().is_some_and(|machine| machine.stage == Stage::Up);
