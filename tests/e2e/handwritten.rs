@@ -1,12 +1,15 @@
 //! A Node written by hand with the label of a class is provisioned like any other.
 
-use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::{Api, Resource, api::PropagationPolicy};
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Node};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams, PropagationPolicy},
+};
 use kube_node_api::names::OPERATOR_NAMESPACE;
 use serde_json::{Value, json};
 
 use crate::CLUSTER;
-use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, is_ready, taints};
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, is_ready, name, taints};
 
 #[tokio::test]
 async fn a_node_written_by_hand_gets_a_machine() {
@@ -95,5 +98,30 @@ async fn a_revision_of_a_newer_release_makes_a_machine_and_its_node_names_the_un
         eventually("it goes", LONG, async || own.nodes.get_opt(name).await.unwrap().is_none().then_some(()))
             .await;
     }
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_node_whose_finalizer_was_removed_keeps_the_revision_of_its_machine() {
+    let own = Fixture::without_set(&CLUSTER, "hand-stripped", class_spec()).await;
+    own.create_set(1, json!({"paused": true})).await;
+    let node = own.settled(1).await.remove(0);
+    let revision = |node: &Node| node.labels()["kube-node.io/revision"].clone();
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
+    own.set_says("Progressing", "False", "Paused").await;
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    own.nodes.patch(&name(&node), &PatchParams::default(), &patch).await.unwrap();
+    let after = eventually("the finalizer is back", LONG, async || {
+        let node = own.nodes.get(&name(&node)).await.unwrap();
+        (node.finalizers() == ["kube-node.io/machine"]).then_some(node)
+    })
+    .await;
+    assert_eq!(
+        (revision(&after), after.metadata.uid.as_ref()),
+        (revision(&node), node.metadata.uid.as_ref())
+    );
+    own.patch_set(json!({"spec": {"paused": false}})).await;
+    let rolled = own.rolled(1).await;
+    assert_ne!(rolled[0].metadata.uid, node.metadata.uid, "it is outdated");
     own.clean_up().await;
 }

@@ -1,5 +1,5 @@
-//! Adopts a Node created by hand: one write, before its machine is made, adds what a NodeSet's Node is
-//! created with.
+//! Adopts a Node created by hand, or one that has lost its finalizer: one write, before its machine is made, adds what a
+//! NodeSet's Node is created with.
 
 use kube_node_api::names;
 use kube_node_planner::{node_builder, taints};
@@ -16,12 +16,14 @@ impl NodeController {
         let node = &*observed.node;
         let provider = observed.provider.name();
         let mut labels = json!(adoption.template.labels);
-        let machine_type = adoption.machine.machine_type.as_deref();
+        let machine_type = adoption.machine.as_ref().and_then(|machine| machine.machine_type.as_deref());
         let well_known = node_builder::well_known_labels(&node.name, machine_type).into_iter();
         for (key, value) in well_known.filter(|(key, _)| !node.labels.contains_key(key)) {
             labels[key] = json!(value);
         }
-        labels[names::LABEL_REVISION] = json!(adoption.revision);
+        if let Some(revision) = &adoption.revision {
+            labels[names::LABEL_REVISION] = json!(revision);
+        }
         labels[names::LABEL_NODE_CONTROLLER] = json!(provider);
         let finalizers = with_finalizer(&node.finalizers, names::FINALIZER_MACHINE, true);
         let finalizers = finalizers.unwrap_or_else(|| node.finalizers.clone());

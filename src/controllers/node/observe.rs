@@ -39,7 +39,7 @@ pub(super) struct Observed {
     pub(super) deletion_timeout: Duration,
     /// Delay before the Node gets another machine.
     pub(super) back_off: Option<MachineBackoff>,
-    /// Fields that a Node created by hand lacks.
+    /// Fields that the Node lacks.
     pub(super) adoption: Option<Adoption>,
     /// Machine spec and settings; None on a leaving Node, unless a restart lost its machine.
     pub(super) request: Option<(Arc<ResolvedMachine>, MachineSettings)>,
@@ -47,10 +47,11 @@ pub(super) struct Observed {
     pub(super) credentials: Option<String>,
 }
 
-/// Fields that a Node created by hand lacks.
+/// Fields that a Node created by hand lacks, or one that has lost its finalizer.
 pub(super) struct Adoption {
-    pub(super) revision: String,
-    pub(super) machine: Arc<ResolvedMachine>,
+    /// Revision of the machine; None if the machine exists and nobody knows.
+    pub(super) revision: Option<String>,
+    pub(super) machine: Option<Arc<ResolvedMachine>>,
     pub(super) template: NodeChange,
 }
 
@@ -134,13 +135,21 @@ impl NodeController {
         } else {
             observed.back_off = self.back_off(&observed);
             observed.lease_renewed = self.lease(&observed).await?;
-            match (observed.node.label(names::LABEL_REVISION).filter(|_| is_ours), class) {
-                (Some(revision), _) => self.machine_of(&observed, revision).await?,
-                (None, Some(class)) => {
-                    let adoption = self.adoption(&observed.node, class).await?;
-                    Some(Arc::clone(&observed.adoption.insert(adoption).machine))
+            match (observed.node.label(names::LABEL_REVISION), class) {
+                (Some(revision), _) if is_ours => self.machine_of(&observed, revision).await?,
+                (None, _) if is_ours && observed.machine == MachineState::Exists => {
+                    let label = names::LABEL_REVISION;
+                    let text = format!(
+                        "its label {label} is gone, so nobody knows of which revision its machine is: put the label back, or delete the Node"
+                    );
+                    self.warn(&observed.node, "RevisionNotFound", text);
+                    None
                 }
-                (None, None) => return Ok(None),
+                (_, Some(class)) => {
+                    let adoption = self.adoption(&observed, class).await?;
+                    observed.adoption.insert(adoption).machine.clone()
+                }
+                (_, None) => return Ok(None),
             }
         };
         observed.request = machine.map(|machine| {
@@ -207,18 +216,23 @@ impl NodeController {
         Ok(maker)
     }
 
-    /// The fields that a Node created by hand lacks, by its class and set.
-    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption> {
+    /// The fields that a Node lacks, by its class and set. A machine that exists stays of the revision that its Node names,
+    /// which may be outdated: the newest one is for a machine that has yet to be made.
+    async fn adoption(&self, observed: &Observed, class: &NodeClass) -> Result<Adoption> {
+        let node = &observed.node;
         let set = node.set().and_then(|set| self.context.sets.get(set)?.object.clone().ok());
         let set = set.as_ref().map(|set| &set.spec);
         let machine = ResolvedMachine::resolve(&class.spec, set.and_then(|set| set.class_overrides.as_ref()));
         let template = set.and_then(|set| set.template.as_ref());
         let template = DesiredTemplate::merge(class.spec.template.as_ref(), template);
-        Ok(Adoption {
-            revision: self.context.revisions.ensure(class, &machine).await?,
-            template: template.change(current_template(node)).unwrap_or_default(),
-            machine: machine.into(),
-        })
+        let template = template.change(current_template(node)).unwrap_or_default();
+        let stored = self.readable_machine(node).await?;
+        if stored.is_some() || observed.machine == MachineState::Exists {
+            let revision = node.label(names::LABEL_REVISION).map(str::to_owned);
+            return Ok(Adoption { revision, machine: stored, template });
+        }
+        let revision = Some(self.context.revisions.ensure(class, &machine).await?);
+        Ok(Adoption { revision, machine: Some(machine.into()), template })
     }
 
     fn warn_of_missing_class(&self, node: &NodeView) {
@@ -230,11 +244,11 @@ impl NodeController {
         }
     }
 
-    /// Machine spec of a leaving Node. One that this release cannot read keeps no Node from leaving.
+    /// Machine spec of the Node's revision, if this release can read it: one that it cannot read keeps no Node from leaving.
     async fn readable_machine(&self, node: &NodeView) -> Result<Option<Arc<ResolvedMachine>>> {
         match machine_spec::stored(&self.context.revisions, node).await {
             Err(RevisionsError::Unusable(error)) => {
-                warn!(error = chain(&*error), "leaves without a machine");
+                warn!(error = chain(&*error), "its revision cannot be read");
                 Ok(None)
             }
             other => Ok(other?),
