@@ -183,14 +183,18 @@ impl NodeSetController {
             _ => None,
         };
         if let Some((reason, note)) = rollout {
-            events.record(&on, EventType::Normal, reason, "Rollout", note);
+            events.occurred(&on, EventType::Normal, reason, "Rollout", note);
         }
         for reason in GRAVE {
             let find = |status: &NodeSetStatus| {
                 status.waits.iter().find(|wait| wait.reason == reason).map(|wait| wait.message.clone())
             };
             if let (None, Some(message)) = (find(old), find(new)) {
-                events.warn(&on, reason, "Reconcile", message);
+                if reason == "ProgressDeadlineExceeded" {
+                    events.occurred(&on, EventType::Warning, reason, "Rollout", message);
+                } else {
+                    events.warn(&on, reason, "Reconcile", message);
+                }
             }
         }
     }
