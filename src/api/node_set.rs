@@ -306,6 +306,8 @@ pub struct UnhealthyCondition {
 pub struct NodeSetStatus {
     /// Generation of the spec that this status refers to.
     pub observed_generation: Option<i64>,
+    /// Generation of the NodeClass that this status refers to.
+    pub observed_class_generation: Option<i64>,
     /// Number of Nodes that exist and are not leaving.
     pub replicas: i32,
     /// Number of Nodes that are Ready.

@@ -26,6 +26,8 @@ pub struct Report<'a> {
     pub replicas: usize,
     /// Generation of the spec.
     pub generation: Option<i64>,
+    /// Generation of the class.
+    pub class_generation: Option<i64>,
     /// Time of the last restart that is due.
     pub restarted_at: Option<Timestamp>,
     /// Revision of new Nodes, if known.
@@ -59,6 +61,7 @@ pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let old = report.old;
     NodeSetStatus {
         observed_generation: report.generation,
+        observed_class_generation: report.class_generation.or(old.observed_class_generation),
         replicas: count(counts.staying),
         ready_replicas: count(counts.ready),
         available_replicas: count(counts.available),

@@ -28,6 +28,7 @@ fn report<'a>(
     Report {
         replicas: wanted.replicas,
         generation: Some(1),
+        class_generation: None,
         restarted_at: None,
         update_revision: wanted.rules.revision,
         selector: String::new(),

@@ -13,8 +13,15 @@ use crate::{
 /// Reason of a rollout that halted itself.
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 
-/// State of a NodeSet's rollout.
-pub(super) fn state(set: &NodeSet) -> Progress {
+/// A NodeClass as it is when the command starts.
+#[derive(Debug)]
+pub(super) struct ClassVersion {
+    pub(super) name: String,
+    pub(super) generation: Option<i64>,
+}
+
+/// State of a NodeSet's rollout. `class` is the NodeSet's class; None if it is not known.
+pub(super) fn state(set: &NodeSet, class: Option<&ClassVersion>) -> Progress {
     let name = name(set);
     if set.metadata.deletion_timestamp.is_some() {
         return Progress::Failed(format!("nodeset {name:?} is being deleted"));
@@ -28,6 +35,13 @@ pub(super) fn state(set: &NodeSet) -> Progress {
     };
     if status.observed_generation.is_none() || status.observed_generation != set.metadata.generation {
         return unobserved("nodeset spec update");
+    }
+    // A change of the class changes no generation of the set. An older operator records none of the class.
+    let class = class.filter(|class| class.name == set.spec.node_class_name);
+    if let (Some(class), Some(_)) = (class, status.observed_class_generation)
+        && status.observed_class_generation < class.generation
+    {
+        return unobserved(&format!("the change of NodeClass {:?}", class.name));
     }
     // An annotation changes no generation. Times in a status have whole seconds.
     let restart = status.restart_time.as_ref().map(|time| time.0.as_second());
@@ -119,6 +133,10 @@ mod tests {
     use super::super::change::tests::{halted, set};
     use super::*;
 
+    fn state(set: &NodeSet) -> Progress {
+        super::state(set, None)
+    }
+
     fn rolling(updated: i32, available: i32, outdated: i32) -> Value {
         json!({"status": {
             "updatedReplicas": updated, "availableReplicas": available,
@@ -165,6 +183,22 @@ mod tests {
         let expected = "Waiting for nodeset spec update to be observed...";
         assert_eq!(line(&json!({"metadata": {"generation": 5}})), expected);
         assert_eq!(line(&json!({"status": null})), expected);
+    }
+
+    #[test]
+    fn a_change_of_the_class_is_waited_for_until_the_set_has_observed_it() {
+        let at = |generation| ClassVersion { name: "medium".to_owned(), generation: Some(generation) };
+        let observed = set(&json!({"status": {"observedClassGeneration": 2}}));
+        let Progress::Waiting(waiting) = super::state(&observed, Some(&at(3))) else { panic!("done") };
+        assert_eq!(waiting.line, "Waiting for the change of NodeClass \"medium\" to be observed...");
+        assert!(matches!(super::state(&observed, Some(&at(2))), Progress::Done(_)));
+        let other = ClassVersion { name: "large".to_owned(), ..at(9) };
+        assert!(
+            matches!(super::state(&observed, Some(&other)), Progress::Done(_)),
+            "the set has left that class"
+        );
+        let unrecorded = set(&json!({}));
+        assert!(matches!(super::state(&unrecorded, Some(&at(9))), Progress::Done(_)), "by an older operator");
     }
 
     #[test]

@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{ArgAction, Args};
-use kube::Client;
-use kube_ext::process::print_line;
-use kube_node_api::{GoDuration, NodeSet};
+use kube::{Api, Client};
+use kube_ext::{call::call, process::print_line};
+use kube_node_api::{GoDuration, NodeClass, NodeSet};
 
-use super::{Set, access::read_set, state::state};
+use super::{
+    Set,
+    access::read_set,
+    state::{ClassVersion, state},
+};
 use crate::progress::{Progress, follow};
 
 /// Arguments of `rollout status`.
@@ -32,6 +36,8 @@ impl Status {
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
         let Self { set: Set { name }, watch, timeout } = self;
         let set = read_set(client, &name).await?;
+        let class = class_version(client, &set.spec.node_class_name).await?;
+        let state = |set: &NodeSet| state(set, class.as_ref());
         if !watch {
             match state(&set) {
                 Progress::Done(text) => print_line(text),
@@ -46,5 +52,18 @@ impl Status {
             None => Progress::Failed(format!("nodeset {name:?} has been deleted")),
         };
         follow(client, &name, timeout, Duration::ZERO, progress).await
+    }
+}
+
+/// The present version of a class; None if there is none, or if reading it is not allowed.
+async fn class_version(client: &Client, name: &str) -> anyhow::Result<Option<ClassVersion>> {
+    let api = Api::<NodeClass>::all(client.clone());
+    match call(format!("read NodeClass {name}"), api.get_metadata_opt(name)).await {
+        Ok(class) => {
+            Ok(class
+                .map(|class| ClassVersion { name: name.to_owned(), generation: class.metadata.generation }))
+        }
+        Err(error) if error.is(403) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Observed {
     pub(super) victims: BTreeSet<String>,
     /// Blueprint of new Nodes, or the reason why there is none.
     pub(super) blueprint: Result<Blueprint, NoBlueprint>,
+    /// Generation of the class, read before the blueprint.
+    pub(super) class_generation: Option<i64>,
     /// Nodes left within the limit of the class.
     pub(super) class_room: Option<ClassRoom>,
     /// Limits for new Nodes of the blueprint.
@@ -111,6 +113,7 @@ impl NodeSetController {
     pub(super) async fn observe(&self, set: &Arc<NodeSet>) -> Observed {
         let name = set.metadata.name.clone().unwrap_or_default();
         let uid = set.metadata.uid.clone().unwrap_or_default();
+        let class = self.context.classes.get(&set.spec.node_class_name);
         let blueprint = self.blueprint(set).await;
         let expectations = self.context.expectations.lock().get(&name).cloned().unwrap_or_default();
         let made = blueprint.as_ref().ok();
@@ -122,6 +125,7 @@ impl NodeSetController {
             newest: CreationLimits::default(),
             working: CreationLimits::default(),
             class_room: self.class_room(&set.spec.node_class_name, made.and_then(|made| made.limit)),
+            class_generation: class.and_then(|own| own.metadata.generation),
             blueprint,
             expectations,
             status: self.last_status(set),

@@ -69,6 +69,7 @@ impl NodeSetController {
         let report = Report {
             replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
             generation: set.metadata.generation,
+            class_generation: observed.class_generation,
             restarted_at: settings.restarted_at,
             update_revision,
             selector: format!("{}={}", names::LABEL_NODESET, own.name()),
@@ -109,6 +110,7 @@ impl NodeSetController {
         let report = Report {
             replicas: 0,
             generation: own.metadata.generation,
+            class_generation: None,
             restarted_at: None,
             update_revision: None,
             selector: format!("{}={}", names::LABEL_NODESET, own.name()),
