@@ -42,7 +42,7 @@ pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
 /// removed. By the NodeSetController; on a Node created by hand, by the NodeController.
 pub const ANNOTATION_APPLIED: &str = "kube-node.io/applied-template";
 /// Annotation of a Node: the startup taints that it waits for, each as `key:effect`, separated by commas. A Node without it
-/// is initialized once `kube-node.io/uninitialized` is gone, whatever taints come later. By the NodeSetController, at the
+/// is initialized once `kube-node.io/uninitialized` is gone, whatever taints come later. By the NodeSetController at the
 /// creation; removed by it or the NodeController once the taints are gone.
 pub const ANNOTATION_STARTUP_TAINTS: &str = "kube-node.io/startup-taints";
 /// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as in a rollout, once the time has
