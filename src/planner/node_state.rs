@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube_node_api::time::left;
+use kube_node_api::time::{after, left};
 
 use super::rollout::AwaitedNode;
 
@@ -73,7 +73,10 @@ impl NodeState<'_> {
     /// holds up most drains for moments.
     pub(super) fn degrades_in(&self, now: Timestamp) -> Duration {
         match (self.trouble, self.trouble_since) {
-            (Some(("PodDisruptionBudget", _)), Some(since)) => left(since, MOMENTS, now),
+            // A clock that was far ahead hides no obstacle.
+            (Some(("PodDisruptionBudget", _)), Some(since)) if since <= after(now, MOMENTS) => {
+                left(since, MOMENTS, now)
+            }
             _ => Duration::ZERO,
         }
     }
