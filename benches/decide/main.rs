@@ -67,6 +67,7 @@ fn main() {
                 created: now - jiff::SignedDuration::from_secs(i % 1_000),
                 ready_since: Some(Timestamp::UNIX_EPOCH),
                 started: true,
+                initialized: true,
                 pods: usize::try_from(i % 30).unwrap_or(0),
                 conditions: vec![ObservedCondition { r#type: "Ready", status: "True", since: None }],
                 ..NodeState::default()

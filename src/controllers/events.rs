@@ -176,7 +176,9 @@ impl RecordedEvents {
 
     /// Forgets a warning that was not written.
     fn forget(&mut self, key: Option<u64>) {
-        key.map(|key| self.last.remove(&key));
+        if let Some(key) = key {
+            self.last.remove(&key);
+        }
     }
 }
 

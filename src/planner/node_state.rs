@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube_node_api::time::left;
+use kube_node_api::time::{after, left};
+
+use super::rollout::AwaitedNode;
 
 use super::rollout::AwaitedNode;
 /// Time for which a disruption budget may hold up a drain before the set is degraded.
@@ -78,9 +80,18 @@ impl NodeState<'_> {
     /// holds up most drains for moments.
     pub(super) fn degrades_in(&self, now: Timestamp) -> Duration {
         match (self.trouble, self.trouble_since) {
-            (Some(("PodDisruptionBudget", _)), Some(since)) => left(since, MOMENTS, now),
+            // A clock that was far ahead hides no obstacle.
+            (Some(("PodDisruptionBudget", _)), Some(since)) if since <= after(now, MOMENTS) => {
+                left(since, MOMENTS, now)
+            }
             _ => Duration::ZERO,
         }
+    }
+
+    /// The Node as one that a rollout waits for.
+    pub(super) fn awaited(&self) -> AwaitedNode {
+        let ready_changed = self.ready_since.or(self.unready_since).filter(|_| self.initialized);
+        AwaitedNode { created: self.created, ready_changed }
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.

@@ -138,6 +138,22 @@ async fn pause_and_resume_refuse_what_is_so_already() {
 }
 
 #[tokio::test]
+async fn status_right_after_a_change_of_the_class_waits_until_the_set_has_observed_it() {
+    let own = Fixture::new(&CLUSTER, "rollout-class", 0, class_spec()).await;
+    own.set_says("Progressing", "False", "Complete").await;
+    let first = next_revision(&own, None).await;
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
+    assert!(
+        said(rollout(&["status", "rollout-class", "--timeout=1m"])).ends_with("successfully rolled out\n")
+    );
+    let status = set(&own).await.status.unwrap();
+    assert_ne!(status.update_revision, Some(first));
+    let class = own.classes.get("rollout-class").await.unwrap();
+    assert_eq!(status.observed_class_generation, class.metadata.generation);
+    own.clean_up().await;
+}
+
+#[tokio::test]
 async fn a_restart_writes_the_time() {
     let own = Fixture::new(&CLUSTER, "rollout-restart", 0, class_spec()).await;
     assert_eq!(

@@ -85,12 +85,16 @@ impl NodeSetController {
         if let Err(error) = self.forget_victims(observed).await {
             applied.failed("RecordNotWritten", &error);
         }
-        let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
-        applied.more |= self.propagate(observed, must_stay_off).await;
-        if let Err(NoBlueprint { problem, retry, unanswered }) = &observed.blueprint {
+        let unanswered = observed.blueprint.as_ref().is_err_and(|none| none.unanswered);
+        // Nodes are neither created nor changed by a template now. They may be again in a moment if the API server did not
+        // answer.
+        if !unanswered {
+            let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
+            applied.more |= self.propagate(observed, must_stay_off).await;
+        }
+        if let Err(NoBlueprint { problem, retry, .. }) = &observed.blueprint {
             applied.problems.push(problem.clone());
             applied.failed |= retry;
-            // No Node is created now, and one may be again in a moment if the API server did not answer.
             if !unanswered {
                 self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
             }

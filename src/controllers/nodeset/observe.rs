@@ -366,6 +366,6 @@ pub(super) fn member<'a>(
         trouble: trouble
             .map(|condition| (&*condition.reason, condition.message.as_deref().unwrap_or_default())),
         // The condition may have had another reason before: the wait for the budget of the set.
-        trouble_since: trouble.and_then(|condition| condition.since).max(drain_started),
+        trouble_since: trouble.and_then(&since).max(drain_started),
     }
 }

@@ -22,7 +22,7 @@ use std::{cmp::Reverse, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube_node_api::{ReplacementOrder, ScaleDownOrder, StartFailures};
+use kube_node_api::{ReplacementOrder, RolloutStatus, ScaleDownOrder, StartFailures};
 
 use super::{
     budget::Budget,
@@ -148,8 +148,7 @@ pub fn decide<'a>(
     planner.examine(members);
     let failures = desired.start_failures.filter(|failures| planner.still_counts(failures)).cloned();
     // The leader before this one may have had a clock that was ahead.
-    let failures =
-        failures.map(|failures| StartFailures { last_time: Time(failures.last_time.0.min(now)), ..failures });
+    let failures = failures.map(|own| StartFailures { last_time: Time(own.last_time.0.min(now)), ..own });
     let failing = failures.as_ref().is_some_and(|failures| desired.is_of_newest(failures));
     let mode = planner.mode(failing);
     planner.select(mode);
@@ -227,7 +226,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         let Some(revision) = desired.rules.revision else {
             // The class cannot be used now: the deadline does not advance, and a halted rollout stays halted.
             plan.rollout = desired.clock.old.cloned();
-            plan.rollout.iter_mut().for_each(|rollout| rollout.waiting_time = None);
+            stop_waiting(&mut plan.rollout);
             let halted = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some());
             return if halted { RolloutMode::Held } else { desired.pace };
         };
@@ -241,7 +240,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         if desired.pace == RolloutMode::OnDelete {
             // No Node is replaced; a rollout in progress keeps its state, halted or not.
             plan.rollout = desired.clock.old.filter(|old| old.revision == revision).cloned();
-            plan.rollout.iter_mut().for_each(|rollout| rollout.waiting_time = None);
+            stop_waiting(&mut plan.rollout);
             return RolloutMode::OnDelete;
         }
         let old = desired.clock.old.filter(|old| old.revision == revision);
@@ -324,6 +323,13 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             RolloutMode::OnDelete => ("OnDelete", " until somebody deletes them".to_owned()),
         };
         plan.wait(reason, outdated, format!("nodes keep an older revision{text}"));
+    }
+}
+
+/// A rollout that is not evaluated waits for no Nodes: its deadline does not run.
+fn stop_waiting(rollout: &mut Option<RolloutStatus>) {
+    if let Some(rollout) = rollout {
+        rollout.waiting_time = None;
     }
 }
 
