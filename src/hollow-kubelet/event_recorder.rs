@@ -13,11 +13,15 @@ use k8s_pb::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube_ext::transport::{Body, TransportError, envelope};
+use kube_ext::{
+    log_once::LogOnce,
+    transport::{Body, TransportError, envelope},
+};
 use kube_node_api::PodEvents;
 use kube_node_cache::PodView;
 use serde_json::json;
 use tokio::time::Instant;
+use tracing::warn;
 use uuid::Uuid;
 
 use super::{
@@ -53,6 +57,8 @@ pub struct EventRecorder {
     paused_until: Option<Instant>,
     /// Events dropped for lack of room since the last `take_dropped`.
     dropped: u64,
+    /// Refusals that were logged, by their kind: one namespace that refuses events must not fill the log.
+    failure: LogOnce,
 }
 
 /// An event in a queue.
@@ -114,6 +120,9 @@ impl EventRecorder {
         let sent = self.under_way.take();
         let pause = if answer.is_err_and(TransportError::is_overload) { OVERLOAD_PAUSE } else { INTERVAL };
         self.paused_until = Some(now.at + pause);
+        if let (Err(error), Some(sent)) = (answer, &sent) {
+            self.log(error, sent);
+        }
         // The event to count up does not exist: it was dropped, or it has expired.
         if answer.is_err_and(|error| error.code() == Some(404))
             && let Some(sent) = sent.filter(|sent| !sent.is_new)
@@ -121,6 +130,18 @@ impl EventRecorder {
             self.warnings.push_front(QueuedEvent { is_new: true, ..sent });
         }
         self.enqueue(schedule, now);
+    }
+
+    /// Logs the refusal of an event. An event that exists already or no longer is counted up or made anew.
+    fn log(&mut self, error: &TransportError, sent: &QueuedEvent) {
+        if error.is_overload()
+            || matches!(error.code(), Some(404 | 409))
+            || !self.failure.is_new(error.label())
+        {
+            return;
+        }
+        let error = error as &dyn std::error::Error;
+        warn!(node = sent.node(), namespace = sent.namespace(), error, "cannot write an event: it is lost");
     }
 
     /// Node whose kubelet reports the event under way.
@@ -165,9 +186,13 @@ impl QueuedEvent {
         self.event.reporting_instance.as_deref().unwrap_or_default()
     }
 
-    fn request(&self) -> Request {
+    fn namespace(&self) -> &str {
         let metadata = self.event.metadata.as_ref();
-        let namespace = metadata.and_then(|metadata| metadata.namespace.as_deref()).unwrap_or_default();
+        metadata.and_then(|metadata| metadata.namespace.as_deref()).unwrap_or_default()
+    }
+
+    fn request(&self) -> Request {
+        let (metadata, namespace) = (self.event.metadata.as_ref(), self.namespace());
         let path = format!("/api/v1/namespaces/{namespace}/events");
         if self.is_new {
             let event = envelope("v1", "Event", &self.event);

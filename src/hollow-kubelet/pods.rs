@@ -6,7 +6,7 @@ use http::Method;
 use jiff::Timestamp;
 use kube_ext::transport::{Body, TransportError};
 use kube_node_api::PodEvents;
-use kube_node_cache::{Cache, NodeView, PodView};
+use kube_node_cache::{Cache, NodeView, PodView, View as _};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -267,7 +267,7 @@ impl Pods {
             Ok(version) => return pod.writes.succeeded(version, &self.cache),
             // A deleted pod leaves the cache, and this state with it.
             Err(error) if error.code() == Some(404) => failures.add(),
-            Err(error) => failures.add_logged(&pod.view.name, "pod status", error),
+            Err(error) => failures.add_logged(&pod.view.key(), "pod status", error),
         };
         (pod.deletion_sent, pod.sent) = (false, None);
         schedule.enqueue(Priority::Pod, uid, now.at + wait);

@@ -62,24 +62,35 @@ pub async fn send_dedicated(
     send(client, Some(rate), requests).await
 }
 
-/// Number of failures in a row of the writes to one object.
+/// Failures in a row of the writes to one object.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FailureCount(u8);
+pub struct FailureCount {
+    count: u8,
+    /// Reason of the failure that was logged last; 0 for none.
+    logged: u16,
+}
 
 impl FailureCount {
     /// Counts a failure; returns the back-off.
     pub fn add(&mut self) -> Duration {
-        self.0 = self.0.saturating_add(1);
-        BACKOFF.jittered(self.0.into())
+        self.count = self.count.saturating_add(1);
+        BACKOFF.jittered(self.count.into())
     }
 
-    /// Counts a failure to write `what` of `name`, and logs the first one in a row. Overload or absence of the
-    /// API server concerns every machine and is not logged here.
+    /// Counts a failure to write `what` of `name`, and logs it once for each reason until a write succeeds.
     pub fn add_logged(&mut self, name: &str, what: &str, error: &TransportError) -> Duration {
-        if self.0 == 0 && !error.is_overload() {
+        if self.is_new(error) {
             warn!(name, error = error as &dyn std::error::Error, "cannot write the {what}, trying again");
         }
         self.add()
+    }
+
+    /// Returns true if a failure is to be logged now, and remembers its reason. Overload or absence of the API
+    /// server concerns every machine and is not logged for each object.
+    fn is_new(&mut self, error: &TransportError) -> bool {
+        // A response that cannot be read has no HTTP status.
+        let reason = error.code().unwrap_or(1);
+        !error.is_overload() && std::mem::replace(&mut self.logged, reason) != reason
     }
 }
 
@@ -190,6 +201,19 @@ mod tests {
         assert!(waits[0] <= first && waits[0] >= first / 2);
         assert!(waits.iter().all(|wait| *wait <= longest) && longest == Duration::from_secs(8));
         assert!(waits[8] >= longest / 2);
+    }
+
+    #[test]
+    fn a_failure_of_one_object_is_logged_once_for_each_reason() {
+        let refused = |code| TransportError::Refused(kube::core::Status::default().with_code(code).boxed());
+        let mut failures = FailureCount::default();
+        let errors =
+            [TransportError::Late, refused(500), refused(500), refused(429), refused(500), refused(403)];
+        let logged = errors.map(|error| {
+            failures.add();
+            failures.is_new(&error)
+        });
+        assert_eq!(logged, [false, true, false, false, false, true]);
     }
 
     #[test]

@@ -29,6 +29,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
 /// First bytes of the envelope (apimachinery, runtime/serializer/protobuf).
 const MAGIC: [u8; 4] = *b"k8s\0";
+/// Start of the message of a 500 in which the API server passes an error of etcd on, such as a time-out.
+const ETCD: &str = "etcdserver: ";
 /// Longest excerpt of a response in unknown form that an error quotes, in bytes.
 const EXCERPT: usize = 200;
 
@@ -82,7 +84,8 @@ impl TransportError {
         Some(status.code)
     }
 
-    /// Returns true if the server is overloaded or unreachable, so that other requests would fare no better.
+    /// Returns true if the server is overloaded or unreachable, so that other requests would fare no better. Any
+    /// other failure concerns the object of the request, such as the 500 of a webhook that cannot be called.
     pub fn is_overload(&self) -> bool {
         matches!(self.label(), "overload" | "late" | "unreachable")
     }
@@ -93,7 +96,11 @@ impl TransportError {
             Self::Refused(status) => match status.code {
                 404 => "gone",
                 409 => "conflict",
-                429 | 500.. => "overload",
+                // A proxy answers with 502 and 503 for a server that is away; time-outs are 408 and 504, and 500
+                // where etcd was late.
+                408 | 429 | 502..=504 => "overload",
+                500 if status.message.starts_with(ETCD) => "overload",
+                500.. => "error",
                 _ => "refused",
             },
             Self::Late => "late",
@@ -239,6 +246,26 @@ mod tests {
         assert!(answers.iter().all(|answer| matches!(answer, Err(error) if error.code() == Some(410))));
         let other = send::<AnyObject>(&client, None, Method::GET, "/api/v1/pods", Body::Object(vec![])).await;
         assert_eq!(other.unwrap_err().code(), Some(429));
+    }
+
+    #[test]
+    fn only_429_time_outs_and_missing_answers_are_overload() {
+        let webhook = "Internal error occurred: failed calling webhook \"w\": connection refused";
+        for (code, message, label, is_overload) in [
+            (500, webhook, "error", false),
+            (501, "", "error", false),
+            (403, "", "refused", false),
+            (409, "", "conflict", false),
+            (500, "etcdserver: request timed out", "overload", true),
+            (408, "", "overload", true),
+            (429, "", "overload", true),
+            (503, "", "overload", true),
+            (504, "", "overload", true),
+        ] {
+            let error = TransportError::Refused(Status::failure(message, "").with_code(code).boxed());
+            assert_eq!((error.label(), error.is_overload()), (label, is_overload), "{code} {message}");
+        }
+        assert!(TransportError::Late.is_overload());
     }
 
     #[test]
