@@ -18,14 +18,14 @@ use kube_node_cache::{Cache, EventHandler, View};
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::provider::{ProviderError, Trouble, Watchers};
 
-use super::{Options, answers::away, credentials::Credentials, view::MachinePod};
+use super::{Options, answers::away, credentials::Credentials, left_secrets::LeftSecrets, view::MachinePod};
 
 /// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
 /// (a running watch outlives the rights to it), and credentials are read for changes.
@@ -53,6 +53,8 @@ pub struct HostingCluster {
     watchers: Arc<Watchers>,
     /// Pods of its machines.
     pub pods: Arc<Cache<MachinePod>>,
+    /// Time of the last complete search for Secrets that no machine needs.
+    searched: Mutex<Option<Instant>>,
 }
 
 impl HostingCluster {
@@ -67,7 +69,18 @@ impl HostingCluster {
         pods.add_event_handler(Arc::clone(&watchers) as _);
         pods.add_event_handler(deletions);
         let namespace = namespace.to_owned();
-        Arc::new(Self { credentials, namespace, connection: RwLock::new(connection), watchers, pods })
+        let (connection, searched) = (RwLock::new(connection), Mutex::default());
+        Arc::new(Self { credentials, namespace, connection, watchers, pods, searched })
+    }
+
+    /// Returns true if the last complete search for Secrets that no machine needs is this long ago.
+    pub fn is_search_due(&self, interval: Duration) -> bool {
+        self.searched.lock().is_none_or(|last| last.elapsed() >= interval)
+    }
+
+    /// Notes a complete search.
+    pub fn searched(&self) {
+        *self.searched.lock() = Some(Instant::now());
     }
 
     /// The API of the objects of machines, if the cluster can be used.
@@ -133,15 +146,21 @@ pub struct HostingClusters {
 }
 
 impl HostingClusters {
-    /// Hosting clusters of a cluster's machines; each change of a machine goes to `watchers`.
-    pub fn new(client: Client, options: Options, watchers: Arc<Watchers>) -> Self {
+    /// Hosting clusters of a cluster's machines; each change of a machine goes to `watchers`, and the Secrets of pods that
+    /// went to `left`.
+    pub fn new(
+        client: Client,
+        options: Options,
+        (watchers, left): (Arc<Watchers>, Arc<LeftSecrets>),
+    ) -> Self {
         let (sender, deleted) = unbounded_channel();
         let deletions = Arc::new(Deletions(sender));
         let connection = Connection::Up(client.clone());
         let (namespace, into) = (&options.machine_namespace, Arc::clone(&watchers));
         let home = HostingCluster::new(None, namespace, connection, into, Arc::clone(&deletions));
         let others = Arc::default();
-        let remover = environment::spawn(remove_deleted(deleted, Arc::clone(&home), Arc::clone(&others)));
+        let clusters = (Arc::clone(&home), Arc::clone(&others));
+        let remover = environment::spawn(remove_deleted(deleted, clusters, left));
         let task = environment::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
         let home = (home, AbortOnDropHandle::new(task));
         let remover = AbortOnDropHandle::new(remover);
@@ -169,13 +188,16 @@ impl HostingClusters {
         new
     }
 
-    /// Follows the clusters of these credentials, and of others only those where machines are left.
-    pub fn follow(&self, credentials: &BTreeSet<String>) {
+    /// Follows the clusters of these credentials, and of others those where machines are left. With `is_complete`
+    /// false there may be more credentials, and no cluster is given up.
+    pub fn follow(&self, credentials: &BTreeSet<String>, is_complete: bool) {
         for name in credentials {
             self.of(Some(name));
         }
-        let mut others = self.others.lock();
-        others.retain(|name, (cluster, _)| credentials.contains(name) || !cluster.pods.is_empty());
+        if is_complete {
+            let mut others = self.others.lock();
+            others.retain(|name, (cluster, _)| credentials.contains(name) || !cluster.pods.is_empty());
+        }
     }
 
     /// All clusters that are followed.
@@ -215,10 +237,11 @@ impl EventHandler<MachinePod> for Deletions {
 
 async fn remove_deleted(
     mut deleted: UnboundedReceiver<Arc<MachinePod>>,
-    home: Arc<HostingCluster>,
-    others: Arc<Mutex<BTreeMap<String, Followed>>>,
+    (home, others): (Arc<HostingCluster>, Arc<Mutex<BTreeMap<String, Followed>>>),
+    left: Arc<LeftSecrets>,
 ) {
     while let Some(gone) = deleted.recv().await {
+        left.note(&gone.name, &gone.id);
         for cluster in all(&home, &others) {
             cluster.pods.remove_if(&gone.key(), |pod| pod.uid == gone.uid);
         }

@@ -10,11 +10,12 @@ pub mod credentials;
 mod files;
 pub mod health;
 mod hosting_clusters;
+mod left_secrets;
 mod pod;
 mod view;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -25,7 +26,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use kube_ext::{environment, error::chain, leader::Fence};
 use kube_node_api::{NodeClass, machine_files::MachineSettings, machine_identity::Account, names};
@@ -42,6 +43,7 @@ use self::{
     files::Sources,
     health::Health,
     hosting_clusters::{HostingCluster, HostingClusters},
+    left_secrets::{LeftSecrets, SEARCH_INTERVAL, delete_of_machine, of_machine},
     pod::Blueprint,
     view::MachinePod,
 };
@@ -98,6 +100,7 @@ pub struct KubemarkProvider {
     nodes: Arc<Cache<NodeView>>,
     classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
+    left: Arc<LeftSecrets>,
     /// Expiry of the token in the Secret of each machine that this process has made, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
@@ -145,12 +148,13 @@ impl Provider for KubemarkProvider {
         // An unreachable cluster must not hide the others.
         let known: Vec<_> =
             self.clusters.all().into_iter().filter(|cluster| cluster.machines().is_ok()).collect();
-        let tidied = known.iter().map(|cluster| async {
-            if let Err(error) = in_time(self.tidy(cluster)).await {
-                warn!(error = chain(&error), "Secrets of machines cannot be looked through");
-            }
-        });
-        futures::future::join_all(tidied).await;
+        let searched = known.iter().map(|cluster| in_time(self.search(cluster)));
+        let mut results = futures::future::join_all(searched).await;
+        let clusters: Vec<_> = known.iter().map(|cluster| &**cluster).collect();
+        results.push(in_time(self.left.delete(&clusters, &self.nodes)).await);
+        for error in results.into_iter().filter_map(Result::err) {
+            warn!(error = chain(&error), "Secrets of machines cannot be looked through");
+        }
         known.iter().flat_map(|cluster| cluster.pods.all()).map(|pod| pod.id.clone()).collect()
     }
 
@@ -173,14 +177,16 @@ impl KubemarkProvider {
         classes: Arc<Cache<CustomObject<NodeClass>>>,
         options: Options,
     ) -> Self {
-        let watchers = Arc::new(Watchers::default());
+        let (watchers, left) = (Arc::new(Watchers::default()), Arc::new(LeftSecrets::default()));
+        let to = (Arc::clone(&watchers), Arc::clone(&left));
         Self {
             sources: Sources::new(&client, &options.namespace),
-            clusters: HostingClusters::new(client.clone(), options.clone(), Arc::clone(&watchers)),
+            clusters: HostingClusters::new(client.clone(), options.clone(), to),
             client,
             nodes,
             classes,
             watchers,
+            left,
             options,
             tokens: Mutex::default(),
         }
@@ -239,6 +245,7 @@ impl KubemarkProvider {
             settings: &to_json(settings)?,
         };
         let pod = pod::pod(&blueprint, &files).map_err(ProviderError::retryable)?;
+        self.left.note(&secret.name_any(), id);
         // An earlier machine may have had other files, so the whole Secret is replaced.
         let apply = PatchParams::apply(names::FIELD_MANAGER).force();
         secrets.patch(&secret.name_any(), &apply, &Patch::Apply(secret)).await.map_err(refused)?;
@@ -254,7 +261,10 @@ impl KubemarkProvider {
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 Err(ProviderError::Busy(format!("pod {} is still there", pod.name_any())))
             }
-            Err(error) => Err(refused(error)),
+            Err(error) => {
+                self.left.note(&pod.name_any(), id);
+                Err(refused(error))
+            }
         }
     }
 
@@ -310,29 +320,33 @@ impl KubemarkProvider {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Follows the clusters of all classes, including those with machines left whose Node no longer leads there.
-    fn follow_classes(&self) {
-        let classes = self.classes.all();
-        // An unreadable class may name any cluster.
-        if !self.classes.in_sync() || classes.iter().any(|own| own.object.is_err()) {
-            return;
+    /// Deletes the Secrets of a cluster that no machine needs, after the start and rarely.
+    async fn search(&self, cluster: &HostingCluster) -> Result<(), ProviderError> {
+        if !self.nodes.in_sync() || !cluster.is_search_due(SEARCH_INTERVAL) {
+            return Ok(());
         }
-        let specs = classes.iter().filter_map(|own| own.object.as_ref().ok()).map(|class| &class.spec);
-        let ours = specs.filter(|spec| spec.node_controller == NAME);
-        let credentials = ours.filter_map(|spec| spec.credentials_secret_ref.as_ref());
-        self.clusters.follow(&credentials.map(|secret| secret.name.clone()).collect());
+        left_secrets::search(cluster, &self.options.selector(), &self.nodes).await?;
+        cluster.searched();
+        Ok(())
     }
 
-    /// Deletes the Secrets of machines that others removed together with their Nodes.
-    async fn tidy(&self, cluster: &HostingCluster) -> Result<(), ProviderError> {
-        delete_secrets(cluster, &self.options.selector(), |secret| {
-            let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
-            let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
-            let needed = node.is_some_and(|node| &*node.uid == uid) || !cluster.pods.by_index(uid).is_empty();
-            !needed && self.nodes.in_sync()
-        })
-        .await
+    /// Follows the clusters of all classes, including those with machines left whose Node no longer leads there.
+    fn follow_classes(&self) {
+        if !self.classes.in_sync() {
+            return;
+        }
+        let (credentials, is_complete) = credentials(&self.classes.all());
+        self.clusters.follow(&credentials, is_complete);
     }
+}
+
+/// Names of the credentials of all classes of this provider. False if there may be more: a class that cannot be
+/// read may name any.
+fn credentials(classes: &[Arc<CustomObject<NodeClass>>]) -> (BTreeSet<String>, bool) {
+    let specs = classes.iter().filter_map(|own| own.object.as_ref().ok()).map(|class| &class.spec);
+    let ours = specs.filter(|spec| spec.node_controller == NAME);
+    let named = ours.filter_map(|spec| spec.credentials_secret_ref.as_ref());
+    (named.map(|secret| secret.name.clone()).collect(), classes.iter().all(|own| own.object.is_ok()))
 }
 
 /// Limits the time of a call: a cluster that does not answer must not block the caller.
@@ -362,33 +376,13 @@ async fn delete_pod(cluster: &HostingCluster, pod: &MachinePod) -> Result<(), Pr
     gone_is_fine(
         cluster.api::<Pod>()?.delete(&pod.name, &DeleteParams::default().preconditions(this)).await,
     )?;
-    delete_secrets(cluster, &of_machine(&pod.id), |_| true).await
-}
-
-/// Deletes the selected Secrets of machines in the state in which they are listed: the next machine of a Node has a Secret
-/// of the same name, which a deletion that is carried out late must not take.
-async fn delete_secrets(
-    cluster: &HostingCluster,
-    labels: &str,
-    goes: impl Fn(&PartialObjectMeta<Secret>) -> bool,
-) -> Result<(), ProviderError> {
-    let secrets = cluster.api::<Secret>()?;
-    let listed = secrets.list_metadata(&ListParams::default().labels(labels)).await;
-    let mut failed = None;
-    for secret in listed.map_err(refused)?.into_iter().filter(goes) {
-        let this = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
-        let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default().preconditions(this)).await;
-        failed = gone_is_fine(deleted).err().or(failed);
-    }
-    failed.map_or(Ok(()), Err)
-}
-
-/// Label selector of a machine's objects.
-fn of_machine(id: &MachineId) -> String {
-    format!("{}={}", names::LABEL_NODE_UID, id.uid)
+    delete_of_machine(cluster, &pod.name, &pod.id).await
 }
 
 /// Content of a file in the machine's folder.
 fn to_json(content: &impl Serialize) -> Result<String, ProviderError> {
     serde_json::to_string(content).map_err(ProviderError::retryable)
 }
+
+#[cfg(test)]
+mod tests;
