@@ -25,6 +25,7 @@ use std::{
     },
 };
 
+use kube_ext::watch::Newest;
 use parking_lot::{Mutex, RwLock};
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -82,7 +83,8 @@ pub trait EventHandler<V>: Send + Sync {
     fn on_change(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
     /// A new list is about to be requested.
     fn on_relist(&self) {}
-    /// The cache has just been filled with a list that the server read at its latest state.
+    /// The cache has just been filled with a list that shows what the watch had shown and all writes that were
+    /// [`Cache::written`] before the list began.
     fn on_resync(&self) {}
 }
 
@@ -99,6 +101,8 @@ pub struct Cache<V> {
     list_complete: AtomicU64,
     /// Notified when a new list is wanted.
     relist_wanted: Notify,
+    /// Newest known resource version of this kind.
+    newest: Newest,
 }
 
 /// State of the lists. A list that began before the last one was wanted does not count.
@@ -126,6 +130,7 @@ impl<V: View> Default for Cache<V> {
             lists_begun: AtomicU64::new(0),
             list_complete: AtomicU64::new(0),
             relist_wanted: Notify::new(),
+            newest: Newest::default(),
         }
     }
 }
@@ -141,7 +146,7 @@ impl<V: View> Cache<V> {
         self.handlers.write().push(handler);
     }
 
-    /// Makes the watch list again; the cache is not in sync until that list is complete.
+    /// Makes the watch list the latest state; the cache is not in sync until that list is complete.
     pub fn relist(&self) {
         let mut lists = self.order.lock();
         lists.wanted += 1;
@@ -193,9 +198,10 @@ impl<V: View> Cache<V> {
     }
 
     /// Record of a write to an object of this kind that was just answered with the resource version
-    /// `version`.
+    /// `version`, empty if the answer has none. A list that begins from now on shows the write.
     pub fn written(&self, version: &str) -> Written {
-        Written::new(version, self.lists_begun.load(Ordering::Acquire))
+        self.newest.note(version);
+        Written::new(version, self.lists_begun.load(Ordering::SeqCst))
     }
 
     /// Returns true if an object at the resource version `shown` is older than the write: nothing can be
@@ -253,7 +259,7 @@ impl<V: View> Cache<V> {
     fn begin_list(&self) {
         let mut lists = self.order.lock();
         (lists.begun, lists.listed) = (lists.wanted, Some(BTreeSet::new()));
-        self.lists_begun.fetch_add(1, Ordering::AcqRel);
+        self.lists_begun.fetch_add(1, Ordering::SeqCst);
         drop(lists);
         for handler in self.handlers() {
             handler.on_relist();

@@ -63,7 +63,8 @@ pub async fn run_protobuf<V: Protobuf>(
     };
     let failed = |error: WatchError| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
     loop {
-        let following = watch::follow(&client, &watch, watch::vital_backoff(), &(), on_event, failed);
+        let following =
+            watch::follow(&client, &watch, watch::vital_backoff(), &(), &cache.newest, on_event, failed);
         tokio::select! {
             biased;
             error = following => return Err(error),

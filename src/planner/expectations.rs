@@ -82,7 +82,7 @@ impl Expectations {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// The announced list has arrived, read at the server's latest state. A Node whose creation was confirmed
+    /// The announced list has arrived, which shows every creation that was confirmed before the list began. A Node whose creation was confirmed
     /// before the list and that the list lacks is gone again. A deletion of a Node that the list lacks is
     /// over too. A deletion of a listed Node stays pending: the list may have been read before the deletion
     /// took effect; if it had no effect, it is sent again.

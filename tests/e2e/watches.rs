@@ -147,7 +147,8 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
                 });
             };
             let failed = |_| Ok::<(), Infallible>(());
-            watch::follow(&followed, &watch, watch::vital_backoff(), &(), on_event, failed).await
+            let newest = watch::Newest::default();
+            watch::follow(&followed, &watch, watch::vital_backoff(), &(), &newest, on_event, failed).await
         });
         let mut next = async || timeout(LONG, heard.recv()).await.unwrap().unwrap();
         assert_eq!(next().await, Observed::InitialList);

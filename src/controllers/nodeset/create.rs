@@ -272,11 +272,17 @@ impl NodeSetController {
             // A conflict: an earlier call had succeeded after all, since no other writer chooses such names.
             Err(error) if !error.is_conflict() => Err(error),
             // The watch delivers the object.
-            _ => {
-                self.expectations(&observed.name, |expectations| expectations.created(name));
+            answer => {
+                self.confirmed(&observed.name, name, answer.as_deref().ok());
                 Ok(())
             }
         }
+    }
+
+    /// Notes that a Node was created, in this version if it is known: a new list must not be older.
+    fn confirmed(&self, set: &str, name: &str, version: Option<&str>) {
+        self.context.nodes.written(version.unwrap_or_default());
+        self.expectations(set, |expectations| expectations.created(name));
     }
 
     /// Looks up creations with unknown result that will not be repeated.
@@ -286,7 +292,7 @@ impl NodeSetController {
         });
         for name in unconfirmed {
             match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {
-                Ok(Some(_)) => self.expectations(set, |expectations| expectations.created(&name)),
+                Ok(Some(node)) => self.confirmed(set, &name, node.metadata.resource_version.as_deref()),
                 // The plan has counted it.
                 Ok(None) => {
                     self.expectations(set, |expectations| expectations.refused(&name));

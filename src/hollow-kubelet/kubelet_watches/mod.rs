@@ -20,7 +20,7 @@ use kube_ext::{
     environment,
     error::chain,
     rate::Rate,
-    watch::{WatchError, WatchEvent, WatchRequest, follow},
+    watch::{Newest, WatchError, WatchEvent, WatchRequest, follow},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -64,7 +64,7 @@ async fn hold(
         debug!(path = watch.path, error = chain(&error), "a watch ended");
         Ok(())
     };
-    follow(client, watch, DefaultBackoff::default(), meter, on_event, failed).await
+    follow(client, watch, DefaultBackoff::default(), meter, &Newest::default(), on_event, failed).await
 }
 
 /// Watches each object that pods mount once, and requests the pods' tokens.

@@ -72,7 +72,7 @@ mod tests {
         );
         let [_, services, ..] = of_kubelet("a");
         assert_eq!(
-            services.list(None),
+            services.list(None, None),
             "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&resourceVersion=0"
         );
     }

@@ -4,7 +4,10 @@
 
 use std::{future::poll_fn, pin::Pin};
 
-use http::{Request, StatusCode, header::ACCEPT, header::USER_AGENT};
+use http::{
+    Request, Response, StatusCode,
+    header::{ACCEPT, RETRY_AFTER, USER_AGENT},
+};
 use http_body::Body as _;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{Client, client::Body, runtime::utils::Backoff};
@@ -12,7 +15,7 @@ use prost::Message;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::{
-    InitialList, Meter, WatchRequest,
+    InitialList, Meter, Newest, WatchRequest,
     frames::{Frame, Frames},
 };
 use crate::{
@@ -27,6 +30,10 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Longest silence of a watch that has brought a bookmark. kube-apiserver sends one about every minute
 /// (`cacher`: `bookmarkFrequency`), so two in a row are missing.
 const SILENCE: Duration = Duration::from_mins(2);
+/// Longest wait that the API server may ask for.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// Start of the message of a 504 for a resource version that is not reached yet (apiserver: `storage/errors.go`).
+const TOO_LARGE: &str = "Too large resource version";
 /// Silence allowed beyond the requested lifetime of a watch.
 const LATE: Duration = Duration::from_secs(5);
 
@@ -62,6 +69,14 @@ pub enum WatchError {
     /// The connection is open, but nothing comes any more.
     #[error("the watch has been silent for {} s", .0.as_secs())]
     Silent(Duration),
+    /// The API server asks to send the request again after this time.
+    #[error("the API server asks to come again after {} s", .after.as_secs())]
+    Later {
+        /// Time to wait.
+        after: Duration,
+        /// Refusal.
+        source: TransportError,
+    },
     /// The API server cannot be reached, refused the watch, or sent what cannot be decoded.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -70,46 +85,82 @@ pub enum WatchError {
 impl WatchError {
     /// HTTP status of a refusal.
     pub fn code(&self) -> Option<u16> {
-        let Self::Transport(error) = self else { return None };
-        error.code()
+        match self {
+            Self::Later { source: error, .. } | Self::Transport(error) => error.code(),
+            _ => None,
+        }
     }
 
     /// Returns true if the next watch can resume at the same resource version. Otherwise the next one lists
-    /// again, since it might be refused for ever: a resource version that the API server has not reached yet,
-    /// as after a restore of etcd, is refused with 504.
+    /// again, since it might be refused for ever.
     fn keeps_place(&self) -> bool {
-        matches!(self, Self::Transport(TransportError::Unreachable(_)) | Self::Silent(_))
+        matches!(self, Self::Transport(TransportError::Unreachable(_)) | Self::Silent(_) | Self::Later { .. })
             || self.code() == Some(429)
     }
+
+    /// Returns true if the API server does not have the requested resource version: it is compacted, or, as after a
+    /// restore of etcd, not reached yet, which is refused with 504.
+    fn lacks_version(&self) -> bool {
+        match self {
+            Self::Expired => true,
+            Self::Transport(error) => is_too_large(error),
+            _ => false,
+        }
+    }
+
+    /// Time that the API server asks to wait.
+    fn retry_after(&self) -> Duration {
+        let Self::Later { after, .. } = self else { return Duration::ZERO };
+        *after
+    }
+}
+
+/// Returns true for the refusal of a resource version that the API server has not reached yet.
+fn is_too_large(error: &TransportError) -> bool {
+    let TransportError::Refused(status) = error else { return false };
+    status.code == 504 && status.message.starts_with(TOO_LARGE)
 }
 
 /// Runs a watch for as long as it is polled and passes its events to `on_event`. Continues after every failure
 /// that `failed` accepts, after a wait.
+///
+/// The first list is one of the latest state. A later one shows at least what the watch has shown and what is noted in
+/// `newest`, so that the API server can take it from its watch cache: after a failure on a huge cluster, lists of the
+/// latest state by all clients at once would be full reads of etcd.
 pub async fn follow<E>(
     client: &Client,
     watch: &WatchRequest,
     mut backoff: impl Backoff,
     meter: &impl Meter,
+    newest: &Newest,
     mut on_event: impl FnMut(WatchEvent<'_>),
     mut failed: impl FnMut(WatchError) -> Result<(), E>,
 ) -> E {
-    let mut since = None;
+    let (mut since, mut is_first) = (None, true);
     loop {
         let mut ended = match (&since, watch.initial_list) {
             (None, InitialList::List) => Err(WatchError::NoLists),
             _ => watch_once(client, watch, meter, &mut since, &mut on_event).await,
         };
         if let Err(WatchError::NoLists) = ended {
-            ended = list(client, watch, meter, &mut on_event).await.map(|version| since = Some(version));
+            ended = list(client, watch, meter, (newest, is_first), &mut on_event).await.map(|version| {
+                (since, is_first) = (Some(version), false);
+            });
         }
         let Err(error) = ended else { continue };
-        if !error.keeps_place() {
-            since = None;
+        if !error.keeps_place()
+            && let Some(version) = since.take()
+        {
+            newest.note(&version);
         }
+        if error.lacks_version() {
+            newest.forget();
+        }
+        let asked = error.retry_after();
         if let Err(enough) = failed(error) {
             return enough;
         }
-        sleep(backoff.next().unwrap_or_default()).await;
+        sleep(backoff.next().unwrap_or_default().max(asked)).await;
     }
 }
 
@@ -127,13 +178,14 @@ async fn watch_once(
     if since.is_none() {
         on_event(WatchEvent::InitialList);
     }
-    let (status, mut body) = get(client, &watch.request(since.as_deref(), life)).await?;
-    match status.as_u16() {
+    let answer = get(client, &watch.request(since.as_deref(), life)).await?;
+    match answer.status().as_u16() {
         200 => {}
         410 => return Err(WatchError::Expired),
         400 | 422 if since.is_none() => return Err(WatchError::NoLists),
-        _ => return Err(refused(status, body).await),
+        _ => return Err(refused(answer).await),
     }
+    let mut body = answer.into_body();
     let _open = meter.open();
     let (mut frames, mut is_empty) = (Frames::default(), true);
     // A server without a watch cache sends no bookmarks, though every watch requests them.
@@ -178,17 +230,21 @@ async fn watch_once(
     if is_empty && began.elapsed() < SHORT { Err(WatchError::AtOnce) } else { Ok(()) }
 }
 
-/// Lists all objects page by page; returns the resource version of the list.
+/// Lists all objects page by page, with `is_latest` of the latest state; returns the resource version of the list.
 async fn list(
     client: &Client,
     watch: &WatchRequest,
     meter: &impl Meter,
+    (newest, is_latest): (&Newest, bool),
     on_event: &mut impl FnMut(WatchEvent<'_>),
 ) -> Result<Box<str>, WatchError> {
     on_event(WatchEvent::InitialList);
+    // Writes whose answers came before the list began are noted by now.
+    let oldest = newest.oldest();
+    let not_older = oldest.version.filter(|_| !is_latest);
     let mut token: Option<String> = None;
     loop {
-        let page = page(client, &watch.list(token.as_deref()), meter).await?;
+        let page = page(client, &watch.list(not_older, token.as_deref()), meter).await?;
         for raw in &page.items {
             meter.event();
             on_event(WatchEvent::Object { raw, deleted: false });
@@ -197,6 +253,7 @@ async fn list(
         token = r#continue.filter(|token| !token.is_empty());
         if token.is_none() {
             on_event(WatchEvent::Complete);
+            newest.listed(oldest);
             return Ok(resource_version.unwrap_or_default().into());
         }
     }
@@ -212,110 +269,40 @@ struct AnyList {
 }
 
 async fn page(client: &Client, uri: &str, meter: &impl Meter) -> Result<AnyList, WatchError> {
-    let (status, body) = get(client, uri).await?;
-    match status {
+    let answer = get(client, uri).await?;
+    match answer.status() {
         StatusCode::OK => {}
         StatusCode::GONE => return Err(WatchError::Expired),
-        _ => return Err(refused(status, body).await),
+        _ => return Err(refused(answer).await),
     }
-    let bytes = body.collect_bytes().await.map_err(unreachable)?;
+    let bytes = answer.into_body().collect_bytes().await.map_err(unreachable)?;
     meter.bytes(bytes.len());
     let raw = transport::unwrap(&bytes)?;
     drop(bytes);
     Ok(AnyList::decode(raw.as_slice()).map_err(TransportError::Decode)?)
 }
 
-async fn refused(status: StatusCode, body: Body) -> WatchError {
-    match body.collect_bytes().await {
-        Ok(bytes) => transport::refusal(status, &bytes).into(),
-        Err(error) => unreachable(error).into(),
+async fn refused(answer: Response<Body>) -> WatchError {
+    let (head, body) = answer.into_parts();
+    let source = match body.collect_bytes().await {
+        Ok(bytes) => transport::refusal(head.status, &bytes),
+        Err(error) => return unreachable(error).into(),
+    };
+    // As client-go does, which sends such a request again itself.
+    let is_temporary = head.status == StatusCode::TOO_MANY_REQUESTS || head.status.is_server_error();
+    let seconds = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    match seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)) {
+        Some(after) if is_temporary && !is_too_large(&source) => WatchError::Later { after, source },
+        _ => source.into(),
     }
 }
 
-async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), WatchError> {
+async fn get(client: &Client, uri: &str) -> Result<Response<Body>, WatchError> {
     let request = Request::get(uri).header(ACCEPT, ACCEPTED).header(USER_AGENT, AGENT).body(Body::empty());
     let request = request.map_err(TransportError::Request)?;
-    let answer = client.send(request).await.map_err(unreachable)?;
-    Ok((answer.status(), answer.into_body()))
+    Ok(client.send(request).await.map_err(unreachable)?)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{convert::Infallible, sync::Arc};
-
-    use bytes::Bytes;
-    use futures::{StreamExt, stream};
-    use http::Response;
-    use kube::core::Status;
-    use parking_lot::Mutex;
-
-    use super::{
-        super::{frames::tests::bookmark, vital_backoff},
-        *,
-    };
-
-    #[test]
-    fn a_watch_goes_on_only_where_nothing_was_said_against_it() {
-        let refused =
-            |code| WatchError::Transport(TransportError::Refused(Status::default().with_code(code).boxed()));
-        let away = WatchError::from(unreachable(kube::Error::LinesCodecMaxLineLengthExceeded));
-        assert!(away.keeps_place() && refused(429).keeps_place());
-        let over = [WatchError::Expired, WatchError::AtOnce, WatchError::NoLists, refused(403), refused(500)];
-        for ended in over.into_iter().chain([refused(504), WatchError::Transport(TransportError::NoEnvelope)])
-        {
-            assert!(!ended.keeps_place(), "{ended}");
-        }
-    }
-
-    /// Times and queries of the watch requests until the second failure. The server sends a bookmark that
-    /// ends the initial list, then these bookmarks a minute apart, then nothing.
-    async fn watches(bookmarks: &[&str]) -> Vec<(Duration, String)> {
-        let frames: Vec<_> = bookmarks.iter().map(|version| Bytes::from(bookmark(version, false))).collect();
-        let (begin, requests) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
-        let into = Arc::clone(&requests);
-        let server = tower::service_fn(move |request: Request<Body>| {
-            into.lock().push((begin.elapsed(), request.uri().query().unwrap().to_owned()));
-            let list = stream::iter([Bytes::from(bookmark("6", true))]);
-            let later = stream::iter(frames.clone()).then(async |frame| {
-                sleep(Duration::from_mins(1)).await;
-                frame
-            });
-            let all = list.chain(later.boxed()).chain(stream::pending()).map(Ok::<_, Infallible>);
-            let body = axum::body::Body::from_stream(all);
-            async { Ok::<_, Infallible>(Response::new(body)) }
-        });
-        let watch = WatchRequest {
-            path: "/api/v1/nodes".to_owned(),
-            field_selector: None,
-            label_selector: None,
-            initial_list: InitialList::Stream,
-            min_timeout: Duration::from_mins(5),
-        };
-        let mut failures = 0;
-        let failed = |ended: WatchError| {
-            assert!(matches!(ended, WatchError::Silent(_)), "{ended}");
-            failures += 1;
-            if failures == 2 { Err(()) } else { Ok(()) }
-        };
-        follow(&Client::new(server, "default"), &watch, vital_backoff(), &(), |_| {}, failed).await;
-        let requests = requests.lock();
-        requests.clone()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_without_its_bookmarks_is_made_anew_where_it_was() {
-        let [_, (at, query)] = &watches(&["7", "8"]).await[..] else { panic!("two watches") };
-        // The bookmarks came after one and two minutes.
-        assert!((240..245).contains(&at.as_secs()), "{at:?}");
-        assert!(query.contains("resourceVersion=8&"), "{query}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_sends_no_bookmarks_may_be_silent_for_the_life_of_a_watch() {
-        let [(_, first), (at, query)] = &watches(&[]).await[..] else { panic!("two watches") };
-        let life = first.split('&').find_map(|part| part.strip_prefix("timeoutSeconds=")).unwrap();
-        let life: u64 = life.parse().unwrap();
-        assert!((300..600).contains(&life) && (life + 5..life + 8).contains(&at.as_secs()), "{life} {at:?}");
-        assert!(query.contains("resourceVersion=6&"), "{query}");
-    }
-}
+#[path = "follow_tests.rs"]
+mod tests;

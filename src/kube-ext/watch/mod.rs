@@ -7,13 +7,17 @@
 
 mod follow;
 mod frames;
+mod newest;
 
 use std::time::Duration;
 
 use form_urlencoded::byte_serialize;
 use kube::runtime::utils::ResetTimerBackoff;
 
-pub use self::follow::{WatchError, WatchEvent, follow};
+pub use self::{
+    follow::{WatchError, WatchEvent, follow},
+    newest::Newest,
+};
 use crate::backoff::Backoff;
 
 /// Collection to list and watch.
@@ -34,7 +38,7 @@ pub struct WatchRequest {
 /// Source of the initial objects of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialList {
-    /// Paged LIST at the latest state, then WATCH.
+    /// Paged LIST, then WATCH. The first LIST has the latest state, a later one what is known by then.
     List,
     /// WATCH with `sendInitialEvents` (client-go's `WatchListClient`); a LIST from the API server's cache
     /// where that is not supported.
@@ -82,12 +86,15 @@ impl WatchRequest {
         format!("{}?allowWatchBookmarks=true&{selected}{from}&timeoutSeconds={seconds}&watch=true", self.path)
     }
 
-    /// URL of a list, or of its page after `token`.
-    pub fn list(&self, token: Option<&str>) -> String {
-        let range = match (self.initial_list, token) {
-            (InitialList::Stream, _) => "resourceVersion=0".to_owned(),
-            (InitialList::List, None) => format!("limit={PAGE}"),
-            (InitialList::List, Some(token)) => format!("limit={PAGE}&continue={}", encoded(token)),
+    /// URL of a list that is not older than this version, or of the latest state; or of its page after `token`.
+    pub fn list(&self, not_older: Option<u64>, token: Option<&str>) -> String {
+        let range = match (self.initial_list, token, not_older) {
+            (InitialList::Stream, ..) => "resourceVersion=0".to_owned(),
+            (InitialList::List, Some(token), _) => format!("limit={PAGE}&continue={}", encoded(token)),
+            (InitialList::List, None, None) => format!("limit={PAGE}"),
+            (InitialList::List, None, Some(version)) => {
+                format!("limit={PAGE}&resourceVersion={version}&resourceVersionMatch=NotOlderThan")
+            }
         };
         format!("{}?{}{range}", self.path, self.selected())
     }
@@ -119,8 +126,12 @@ mod tests {
         };
         let selected = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D&labelSelector=a%3Db%2Cc&";
         let listed = watch(InitialList::List);
-        assert_eq!(listed.list(None), format!("{selected}limit=500"));
-        assert_eq!(listed.list(Some("x+/=")), format!("{selected}limit=500&continue=x%2B%2F%3D"));
-        assert_eq!(watch(InitialList::Stream).list(None), format!("{selected}resourceVersion=0"));
+        assert_eq!(listed.list(None, None), format!("{selected}limit=500"));
+        assert_eq!(
+            listed.list(Some(7), None),
+            format!("{selected}limit=500&resourceVersion=7&resourceVersionMatch=NotOlderThan")
+        );
+        assert_eq!(listed.list(Some(7), Some("x+/=")), format!("{selected}limit=500&continue=x%2B%2F%3D"));
+        assert_eq!(watch(InitialList::Stream).list(None, None), format!("{selected}resourceVersion=0"));
     }
 }
