@@ -215,8 +215,8 @@ impl NodeClassController {
         let mut updates: Vec<ConditionUpdate> = self.acceptance(class).into_iter().collect();
         let events = &self.context.events;
         if class.is_leaving() {
-            let message = still_used_by(users.nodes, &users.sets);
-            events.warn(&class.object_ref(&()), "InUse", "Delete", message.clone());
+            let (message, note) = in_use(users.nodes, &users.sets);
+            events.warn(&class.object_ref(&()), "InUse", "Delete", note);
             updates.push(ConditionUpdate { r#type: "Deleting", status: false, reason: "InUse", message });
         }
         if let Some(lost) = credentials.as_ref().filter(|update| update.reason == SECRET_DELETED) {
@@ -283,12 +283,19 @@ fn readiness(conditions: &[Condition]) -> ConditionUpdate {
     ConditionUpdate { r#type: "Ready", status, reason, message }
 }
 
-/// Message that names the users of a leaving class, at most five sets by name.
-fn still_used_by(nodes: usize, sets: &[String]) -> String {
+/// Message of the condition of a leaving class that is used, and text of the event: that has no count of Nodes, since
+/// an event is written again with each change of the text.
+fn in_use(nodes: usize, sets: &[String]) -> (String, String) {
+    let (count, uncounted) =
+        if nodes == 0 { (String::new(), "") } else { (format!("{nodes} nodes"), "nodes") };
+    (still_used_by(&count, sets), still_used_by(uncounted, sets))
+}
+
+/// Names the users of a leaving class, at most five sets by name.
+fn still_used_by(nodes: &str, sets: &[String]) -> String {
     let shown = sets.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
     let more = if sets.len() > 5 { format!(" and {} more", sets.len() - 5) } else { String::new() };
     let sets = if sets.is_empty() { String::new() } else { format!("NodeSets {shown}{more}") };
-    let nodes = if nodes == 0 { String::new() } else { format!("{nodes} nodes") };
     let both = if sets.is_empty() || nodes.is_empty() { "" } else { " and " };
     format!("still used by {sets}{both}{nodes}: delete these first")
 }
@@ -346,12 +353,17 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_class_is_named() {
+    fn the_users_of_a_deleted_class_are_named_and_the_event_stays_as_nodes_go() {
         let sets: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into();
-        assert_eq!(still_used_by(0, &sets[..1]), "still used by NodeSets a: delete these first");
+        let (message, note) = in_use(0, &sets[..1]);
+        assert_eq!((&*message, &*note), ("still used by NodeSets a: delete these first", &*message));
+        let (message, note) = in_use(12, &sets);
         assert_eq!(
-            still_used_by(12, &sets),
+            message,
             "still used by NodeSets a, b, c, d, e and 1 more and 12 nodes: delete these first"
         );
+        assert_eq!(note, "still used by NodeSets a, b, c, d, e and 1 more and nodes: delete these first");
+        assert_eq!(note, in_use(11, &sets).1);
+        assert_eq!(in_use(3, &[]).1, "still used by nodes: delete these first");
     }
 }
