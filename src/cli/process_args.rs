@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use hollow_kubelet::{capacity, server};
-use kube_ext::telemetry::LogFormat;
+use kube_ext::{connection::preferred_address, telemetry::LogFormat};
 use kube_node_api::names;
 use kube_node_controllers::Access;
 use tracing::{info, warn};
@@ -70,7 +70,8 @@ impl ProcessArgs {
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct EndpointArgs {
     /// Serve the kubelets of hollow machines (kubectl logs, exec, port-forward and top) at this address of
-    /// the process, which the API server must reach; no endpoints when absent
+    /// the process, which the API server must reach; of several, separated by commas, the first IPv4 one; no
+    /// endpoints when absent
     #[arg(long, value_name = "IP", value_parser = reachable)]
     kubelet_address: Option<IpAddr>,
     /// Ports of the kubelets at --kubelet-address, one for each machine
@@ -83,7 +84,7 @@ struct EndpointArgs {
 
 /// Parses an address at which other machines reach this process: Nodes publish it.
 fn reachable(text: &str) -> anyhow::Result<IpAddr> {
-    let address: IpAddr = text.parse().context("write an IP address, such as 10.0.0.7")?;
+    let address = preferred_address(text).context("write an IP address, such as 10.0.0.7")?;
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     if address.is_unspecified() || address.is_multicast() || is_broadcast {
         bail!("Nodes show it, so give the one address of this machine that the API server reaches");

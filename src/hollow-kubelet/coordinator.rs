@@ -104,9 +104,6 @@ impl Coordinator {
         if self.kubelets.contains_key(&uid) {
             return;
         }
-        if ip.is_some() {
-            self.endpoints.addresses.begin_at(&uid);
-        }
         let parsed = Allocatable::of(&allocatable);
         let shape = Shape { capacity, allocatable, parsed, kubelet_version, container_runtime };
         let machine = Machine {

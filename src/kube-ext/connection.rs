@@ -6,7 +6,7 @@
 //! balancer) is detected by the silence of watches: see [`crate::watch`].
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
     time::Duration,
 };
@@ -145,6 +145,20 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
+/// The address to use of a list as `status.podIPs` gives it, separated by commas: the first IPv4 address, else the
+/// first one. A cluster with both families may give every pod its IPv6 address first.
+pub fn preferred_address(addresses: &str) -> Result<IpAddr, AddrParseError> {
+    let all: Vec<IpAddr> = addresses.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>()?;
+    // The list has at least one part, which is an address.
+    all.iter().find(|one| one.is_ipv4()).or(all.first()).copied().map_or_else(|| addresses.parse(), Ok)
+}
+
+/// The address at which a server is reached by every family that this system has.
+pub fn any_address() -> IpAddr {
+    let has_ipv6 = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if has_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
 /// The address at which others reach this machine: the source address of an outgoing datagram. Sends nothing.
 /// None without a route.
 pub fn own_address() -> Option<Ipv4Addr> {
@@ -153,4 +167,34 @@ pub fn own_address() -> Option<Ipv4Addr> {
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     let IpAddr::V4(address) = socket.local_addr().ok()?.ip() else { return None };
     Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_address_is_preferred_wherever_it_stands() {
+        let preferred = |text| preferred_address(text).map(|address| address.to_string());
+        for (text, address) in [
+            ("10.0.0.7", "10.0.0.7"),
+            ("10.0.0.7,fd00::7", "10.0.0.7"),
+            ("fd00::7,10.0.0.7", "10.0.0.7"),
+            ("fd00::7", "fd00::7"),
+        ] {
+            assert_eq!(preferred(text).as_deref(), Ok(address), "{text}");
+        }
+        assert!(preferred("").is_err() && preferred("10.0.0.7,").is_err());
+    }
+
+    /// A kubelet probes the first address of a pod, of whatever family.
+    #[test]
+    fn a_server_at_any_address_is_reached_by_each_family() {
+        let server = std::net::TcpListener::bind((any_address(), 0)).unwrap();
+        let port = server.local_addr().unwrap().port();
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let has_family = std::net::UdpSocket::bind((address, 0)).is_ok();
+            assert!(!has_family || std::net::TcpStream::connect((address, port)).is_ok(), "{address}");
+        }
+    }
 }

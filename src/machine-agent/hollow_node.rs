@@ -6,7 +6,7 @@
 //! of its container.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     process::ExitCode,
     sync::{
         Arc,
@@ -18,7 +18,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use hollow_kubelet::{Hollow, MachineSpec};
 use kube::runtime::watcher;
-use kube_ext::{admin::Admin, process::signals};
+use kube_ext::{admin::Admin, connection::preferred_address, process::signals};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView, run_protobuf};
 use machine_identity::{Identity, IdentityOptions};
 use prometheus::Registry;
@@ -41,9 +41,10 @@ const PART_ENDED: &str = "a part of the machine ended by itself";
 pub struct HollowNode {
     #[command(flatten)]
     machine: MachineArgs,
-    /// Address that the Node shows; one that hollow machines have when absent
-    #[arg(long, value_name = "ADDRESS", env = "POD_IP")]
-    node_ip: Option<Ipv4Addr>,
+    /// Addresses of the pod, separated by commas: the Node shows the first IPv4 address; without one it shows an
+    /// address that hollow machines have
+    #[arg(long, value_name = "ADDRESSES", env = "POD_IP", value_parser = preferred_address)]
+    node_ip: Option<IpAddr>,
 }
 
 impl HollowNode {
@@ -81,6 +82,8 @@ impl HollowNode {
         let (hollow, kubelets) =
             Hollow::new(client.clone(), &nodes, &pods, hollow_kubelet::RESTART, &registry)?;
         let uid = machine.uid.clone();
+        let node_ip = node_ip.and_then(ipv4);
+        hollow.choose_addresses_by(&uid);
         hollow.create(MachineSpec::new(machine, node_ip, settings), None);
         tasks.spawn(kubelets.run(shutdown.clone()));
 
@@ -109,6 +112,15 @@ impl HollowNode {
         while tasks.join_next().await.is_some() {}
         Ok(())
     }
+}
+
+/// An address that a Node can show: hollow Nodes have IPv4 addresses.
+fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V4(address) = address else {
+        info!(%address, "the pod has no IPv4 address: the Node shows one of hollow machines");
+        return None;
+    };
+    Some(address)
 }
 
 /// Runs the commands of the class before the kubelet starts. Their output goes to the log of the container.
@@ -156,9 +168,31 @@ impl EventHandler<NodeView> for DeletionWatcher {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use futures::FutureExt;
 
     use super::*;
+
+    /// The Node's address of a machine whose pod has these addresses.
+    fn node_ip(addresses: &str) -> Option<Ipv4Addr> {
+        #[derive(Parser)]
+        struct Machine {
+            #[command(flatten)]
+            node: HollowNode,
+        }
+        let machine = Machine::try_parse_from(["machine", "--node=a", "--node-ip", addresses]).unwrap();
+        machine.node.node_ip.and_then(ipv4)
+    }
+
+    #[test]
+    fn a_machine_starts_where_pods_have_ipv6_addresses_first() {
+        let own = Some(Ipv4Addr::new(10, 0, 0, 7));
+        for (addresses, expected) in
+            [("10.0.0.7", own), ("fd00::7,10.0.0.7", own), ("10.0.0.7,fd00::7", own), ("fd00::7", None)]
+        {
+            assert_eq!(node_ip(addresses), expected, "{addresses}");
+        }
+    }
 
     #[tokio::test]
     async fn a_command_that_fails_is_named() {

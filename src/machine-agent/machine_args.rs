@@ -1,16 +1,12 @@
 //! Arguments of both programs in a machine's pod, as its provider sets them, and their single thread.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Args;
 use kube_ext::{
     admin::Readiness,
+    connection::any_address,
     telemetry::{self, LogFormat},
 };
 
@@ -35,9 +31,9 @@ pub struct MachineArgs {
 }
 
 impl MachineArgs {
-    /// Address for probes: the kubelet connects from outside the pod.
+    /// Address for probes: the kubelet connects from outside the pod, to the pod's first address.
     pub(crate) fn probes(&self) -> Option<SocketAddr> {
-        self.probe_port.map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+        self.probe_port.map(|port| SocketAddr::from((any_address(), port)))
     }
 }
 

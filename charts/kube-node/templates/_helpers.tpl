@@ -204,7 +204,7 @@ kube-node-autoscaler-server
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- if .Values.hollow.endpoints.enabled }}
 - name: POD_IP
-  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  valueFrom: {fieldRef: {fieldPath: status.podIPs}}
 {{- end }}
 {{- with .Values.operator.logFilter }}
 - name: RUST_LOG

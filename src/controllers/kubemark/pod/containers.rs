@@ -31,8 +31,8 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
         "image": blueprint.own_image,
         "command": machine_program(),
         "args": args,
-        // Address that the Node shows.
-        "env": [{ "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }],
+        // Addresses of which the Node shows the IPv4 one.
+        "env": [{ "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIPs" } } }],
         "resources": resources(settings),
         "startupProbe": probe("/healthz", 1, 60),
         "livenessProbe": probe("/healthz", 10, 6),
