@@ -2,10 +2,10 @@
 //!
 //! Ten thousand listeners must cost next to nothing: a listener is a socket in one epoll set, without a task
 //! or a buffer. Opening one is a system call that does not block, so it is allowed under the lock of the
-//! machines.
+//! machines. Ports to try are kept as a set: a search takes no longer where there are none.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     convert::Infallible,
     fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use strum::IntoStaticStr;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tracing::{debug, warn};
 
@@ -39,6 +39,8 @@ use super::{
 const OTHER_FILES: u64 = (ADMITTED + UNADMITTED + 768) as u64;
 /// Pause in accepting when the process has no file descriptor left.
 const NO_FILE: Duration = Duration::from_secs(1);
+/// Time after which ports that other processes had are tried again.
+const TAKEN: Duration = Duration::from_mins(1);
 /// Events taken from the epoll set at once.
 const EVENTS: usize = 64;
 
@@ -101,8 +103,12 @@ struct Table {
     open: HashMap<u16, (TcpListener, Arc<str>)>,
     /// Ports shown by Nodes whose machines are about to be created here, or are another process's.
     claimed: HashSet<u16>,
+    /// Ports to try: neither open nor claimed, nor another process's at the last attempt.
+    free: BTreeSet<u16>,
     /// Port at which the search for a free one continues.
     next: u16,
+    /// Time from which ports that other processes had are tried again.
+    refill: Option<Instant>,
     /// Number of machines with a dedicated client, whose connection takes a file each.
     dedicated_clients: u64,
     /// Failure reasons already logged.
@@ -114,7 +120,8 @@ impl ListenerPool {
     pub fn new(address: Ipv4Addr, ports: Ports, metrics: Metrics) -> io::Result<Self> {
         // Random start, so that processes on one host try different ports.
         let half = ports.first + (ports.last - ports.first) / 2;
-        let table = Table { next: environment::random_range(ports.first..=half), ..Table::default() };
+        let next = environment::random_range(ports.first..=half);
+        let table = Table { next, free: (ports.first..=ports.last).collect(), ..Table::default() };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self { address, ports, files: raise_open_files()?, epoll, table: Mutex::new(table), metrics })
     }
@@ -141,14 +148,18 @@ impl ListenerPool {
 
     fn open_any(&self, table: &mut Table, machine: &Arc<str>) -> Result<u16, ListenError> {
         let Ports { first, last } = self.ports;
-        for port in (table.next..=last).chain(first..table.next) {
-            if !table.claimed.contains(&port)
-                && !table.open.contains_key(&port)
-                && self.bind(table, port, machine)?
-            {
+        if table.free.is_empty() && table.refill.is_none_or(|at| at <= Instant::now()) {
+            table.refill = Some(Instant::now() + TAKEN);
+            table.free = (first..=last)
+                .filter(|port| !(table.open.contains_key(port) || table.claimed.contains(port)))
+                .collect();
+        }
+        while let Some(port) = table.free.range(table.next..).next().or_else(|| table.free.first()).copied() {
+            if self.bind(table, port, machine)? {
                 table.next = if port == last { first } else { port + 1 };
                 return Ok(port);
             }
+            table.free.remove(&port);
         }
         Err(ListenError::NoFreePort { address: self.address, ports: self.ports })
     }
@@ -173,6 +184,7 @@ impl ListenerPool {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, port.into());
         self.epoll.add(&listener, event).map_err(|errno| failed(errno.into()))?;
         table.open.insert(port, (listener, Arc::clone(machine)));
+        table.free.remove(&port);
         Ok(true)
     }
 
@@ -180,7 +192,21 @@ impl ListenerPool {
     pub fn close(&self, port: u16) {
         let mut table = self.table.lock();
         table.open.remove(&port);
+        self.offer(&mut table, port);
         self.count(&table);
+    }
+
+    /// Number of open listeners.
+    pub fn len(&self) -> usize {
+        self.table.lock().open.len()
+    }
+
+    /// Makes a port one to try if it can be used again.
+    fn offer(&self, table: &mut Table, port: u16) {
+        let is_used = table.open.contains_key(&port) || table.claimed.contains(&port);
+        if !is_used && (self.ports.first..=self.ports.last).contains(&port) {
+            table.free.insert(port);
+        }
     }
 
     fn count(&self, table: &Table) {
@@ -189,12 +215,16 @@ impl ListenerPool {
 
     /// Reserves a port that a Node shows.
     pub fn claim(&self, port: u16) {
-        self.table.lock().claimed.insert(port);
+        let mut table = self.table.lock();
+        table.claimed.insert(port);
+        table.free.remove(&port);
     }
 
     /// Frees a port that no Node shows any more.
     pub fn release(&self, port: u16) {
-        self.table.lock().claimed.remove(&port);
+        let mut table = self.table.lock();
+        table.claimed.remove(&port);
+        self.offer(&mut table, port);
     }
 
     /// Changes the number of open files reserved for dedicated clients of machines.
@@ -314,6 +344,28 @@ mod tests {
         assert_eq!(pool.open(&uid("v"), Some(one)), Some(one));
         pool.release(10_110);
         assert_eq!(pool.open(&uid("v"), None), Some(10_110));
+    }
+
+    /// A search that tries each port takes a second for these attempts.
+    #[test]
+    fn an_attempt_costs_the_same_whether_a_port_is_left_or_not() {
+        let pool = pool("1024-65535");
+        (1_024..=u16::MAX).for_each(|port| pool.claim(port));
+        let began = std::time::Instant::now();
+        assert!((0..1_000).all(|_| pool.open(&uid("u"), None).is_none()));
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_of_another_process_is_tried_again_after_a_while() {
+        let others = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = others.local_addr().unwrap().port();
+        let pool = pool(&format!("{port}-{port}"));
+        let open = || pool.open(&uid("u"), None);
+        assert_eq!(open(), None);
+        drop(others);
+        sleep(TAKEN).await;
+        assert_eq!(open(), Some(port));
     }
 
     #[tokio::test]
