@@ -110,11 +110,12 @@ impl Server {
         let metrics = Metrics::new(registry)?;
         let listeners =
             ListenerPool::new(address, options.ports, metrics.clone()).map_err(ServeError::System)?;
+        let listeners = Arc::new(listeners);
         Ok(Self {
-            access: Access::new(client.clone()),
+            access: Access::new(client.clone(), Arc::clone(&listeners)),
             client,
             machines,
-            listeners: Arc::new(listeners),
+            listeners,
             metrics,
             options,
             certificates: OnceLock::new(),

@@ -9,7 +9,7 @@ mod certificate_user;
 mod decision_cache;
 mod review_permits;
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use http::{Method, StatusCode};
@@ -28,6 +28,7 @@ use self::{
     decision_cache::DecisionCache,
     review_permits::{Credential, ReviewPermits},
 };
+use super::listeners::ListenerPool;
 
 /// Cache lifetime of a token's user, or of the fact that the token is invalid.
 const TOKEN_KNOWN: Duration = Duration::from_mins(2);
@@ -35,6 +36,13 @@ const TOKEN_KNOWN: Duration = Duration::from_mins(2);
 const ALLOWED_KNOWN: Duration = Duration::from_mins(5);
 /// Cache lifetime of a denied permission.
 const DENIED_KNOWN: Duration = Duration::from_secs(30);
+/// Maximum number of tokens in the cache, valid or not.
+const TOKENS: usize = 4_096;
+/// Cached permissions for each machine, since a review names its Node: several clients, such as metrics-server,
+/// Prometheus and the API server, each with the subresources that it reads.
+const PERMISSIONS_OF_MACHINE: usize = 8;
+/// Cached permissions beside these.
+const PERMISSIONS: usize = 4_096;
 /// Timeout of a review.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -47,16 +55,19 @@ pub struct Access {
     tokens: DecisionCache<Option<UserInfo>>,
     permissions: DecisionCache<bool>,
     permits: ReviewPermits,
+    /// Listeners, one of each machine.
+    listeners: Arc<ListenerPool>,
 }
 
 impl Access {
     /// Creates access control with empty caches.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, listeners: Arc<ListenerPool>) -> Self {
         Self {
             client,
             tokens: DecisionCache::default(),
             permissions: DecisionCache::default(),
             permits: ReviewPermits::default(),
+            listeners,
         }
     }
 
@@ -113,7 +124,7 @@ impl Access {
         let review = self.review(reviews.create(&PostParams::default(), &review), by).await?;
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
-        self.tokens.insert(key, user.clone(), Instant::now() + TOKEN_KNOWN);
+        self.tokens.insert(key, user.clone(), Instant::now() + TOKEN_KNOWN, TOKENS);
         Ok(user)
     }
 
@@ -134,7 +145,8 @@ impl Access {
         let review = self.review(reviews.create(&PostParams::default(), &review), by).await?;
         let allowed = review.status.is_some_and(|status| status.allowed);
         let known = if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN };
-        self.permissions.insert(key, allowed, Instant::now() + known);
+        let most = PERMISSIONS + self.listeners.len() * PERMISSIONS_OF_MACHINE;
+        self.permissions.insert(key, allowed, Instant::now() + known, most);
         Ok(allowed)
     }
 
@@ -195,7 +207,48 @@ fn verb(method: &Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        net::Ipv4Addr,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
     use super::*;
+    use crate::server::metrics::Metrics;
+
+    /// Ports of the machines of a test, which none but it opens.
+    const PORTS: &str = "10300-10339";
+
+    #[tokio::test]
+    async fn a_client_of_all_machines_needs_one_review_for_each() {
+        let reviews = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&reviews);
+        let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let review = serde_json::json!({
+                "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+                "spec": {}, "status": {"allowed": true},
+            });
+            let body = kube::client::Body::from(review.to_string().into_bytes());
+            async { Ok::<_, Infallible>(http::Response::new(body)) }
+        });
+        let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+        let pool = ListenerPool::new(Ipv4Addr::LOCALHOST, PORTS.parse().unwrap(), metrics).unwrap();
+        let machines = std::iter::from_fn(|| pool.open(&Arc::from("u"), None)).count();
+        let access = Access::new(Client::new(server, "default"), Arc::new(pool));
+        let user = UserInfo { username: Some("metrics-server".to_owned()), ..UserInfo::default() };
+        let nodes = PERMISSIONS + machines * PERMISSIONS_OF_MACHINE;
+        assert!(machines > 0);
+        // A second scrape finds the permissions of the first one.
+        for _ in 0..2 {
+            for node in 0..nodes {
+                let (node, method) = (format!("node-{node}"), (&Method::GET, &["metrics"][..]));
+                let address = Ipv4Addr::LOCALHOST.into();
+                access.check(&node, method, (Some(&user), None), address).await.unwrap();
+            }
+        }
+        assert_eq!(reviews.load(Ordering::Relaxed), nodes);
+    }
 
     #[test]
     fn a_method_is_a_verb() {
