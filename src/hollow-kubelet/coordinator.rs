@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Bound,
     sync::Arc,
     time::Duration,
 };
@@ -38,6 +39,17 @@ use super::{
 
 /// Longest wait before a machine without a free address is synced again.
 const NO_ADDRESS: Duration = Duration::from_mins(1);
+
+/// Machines or pods that a resync queues, and jobs without requests that complete, in one hold of the lock: with
+/// hundreds of thousands of pods, all at once are seconds in which no endpoint is served and no change arrives.
+const BATCH: usize = 256;
+
+/// Place up to which a resync has come: the UIDs after this one are left.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Resync {
+    Machines(Option<Arc<str>>),
+    Pods(Option<Arc<str>>),
+}
 
 /// All kubelets of a process.
 pub struct Coordinator {
@@ -203,22 +215,35 @@ impl Coordinator {
         }
     }
 
-    /// Syncs all machines and pods once a cache is complete again.
-    pub fn on_resync(&mut self, now: Clock) {
-        for uid in self.kubelets.keys() {
-            self.schedule.enqueue(Priority::Status, uid, now.at);
+    /// Syncs the next machines or pods once a cache is complete again; returns the place of those that are left.
+    /// A machine or pod that comes meanwhile is synced for that.
+    pub fn on_resync(&mut self, from: Resync, now: Clock) -> Option<Resync> {
+        match from {
+            Resync::Machines(after) => {
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let mut last = None;
+                for (uid, _) in self.kubelets.range::<Arc<str>, _>((from, Bound::Unbounded)).take(BATCH) {
+                    self.schedule.enqueue(Priority::Status, uid, now.at);
+                    last = Some(uid);
+                }
+                Some(last.map_or(Resync::Pods(None), |uid| Resync::Machines(Some(Arc::clone(uid)))))
+            }
+            Resync::Pods(after) => {
+                let last = self.pods.enqueue_after(after.as_ref(), BATCH, &mut self.schedule, now);
+                last.map(|last| Resync::Pods(Some(last)))
+            }
         }
-        self.pods.enqueue_all(&mut self.schedule, now);
     }
 
-    /// Next job with requests to send, and its machine's dedicated client if there is one; jobs without
-    /// requests complete on the way.
+    /// Next job with requests to send, and its machine's dedicated client if there is one. Jobs without requests
+    /// complete on the way; after a batch of them None is returned, with the next job still due.
     pub fn next(
         &mut self,
         now: Clock,
         pressure: Pressure,
     ) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
-        while let Some(job) = self.schedule.next(now.at, pressure) {
+        for _ in 0..BATCH {
+            let job = self.schedule.next(now.at, pressure)?;
             let requests = self.prepare(&job, now).unwrap_or_default();
             if !requests.is_empty() {
                 let dedicated = self.dedicated_client(&job);

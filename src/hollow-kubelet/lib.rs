@@ -53,7 +53,7 @@ use tokio::sync::{
 };
 
 use clock::Clock;
-use coordinator::Coordinator;
+use coordinator::{Coordinator, Resync};
 pub use dispatch::Kubelets;
 use metrics::Metrics;
 use served_machine::ServedMachines;
@@ -238,13 +238,24 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Syncs all machines and pods, batch by batch: others take the lock between two batches.
+    fn resync(&self) {
+        let mut left = Some(Resync::Machines(None));
+        while let Some(from) = left {
+            left = None;
+            self.change(|coordinator, now| left = coordinator.on_resync(from, now));
+        }
+    }
+}
+
 impl EventHandler<NodeView> for Shared {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         self.change(|coordinator, now| coordinator.node_changed(old, new, now));
     }
 
     fn on_resync(&self) {
-        self.change(Coordinator::on_resync);
+        self.resync();
     }
 }
 
@@ -254,6 +265,6 @@ impl EventHandler<PodView> for Shared {
     }
 
     fn on_resync(&self) {
-        self.change(Coordinator::on_resync);
+        self.resync();
     }
 }

@@ -1,6 +1,6 @@
 //! Pods of all machines: pod admission, pod syncs and the requests that follow.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
@@ -175,11 +175,21 @@ impl Pods {
         }
     }
 
-    /// Queues a sync of all pods.
-    pub fn enqueue_all(&self, schedule: &mut Schedule, now: Clock) {
-        for uid in self.pods.keys() {
+    /// Queues a sync of the next `count` pods after the one with this UID; returns the last one, None if there is none.
+    pub fn enqueue_after(
+        &self,
+        after: Option<&Arc<str>>,
+        count: usize,
+        schedule: &mut Schedule,
+        now: Clock,
+    ) -> Option<Arc<str>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut last = None;
+        for (uid, _) in self.pods.range::<Arc<str>, _>((from, Bound::Unbounded)).take(count) {
             schedule.enqueue(Priority::Pod, uid, now.at);
+            last = Some(uid);
         }
+        last.cloned()
     }
 
     /// Requests that bring a pod's status up to date; None if there is nothing to write yet.

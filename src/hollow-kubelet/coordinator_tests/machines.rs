@@ -266,7 +266,7 @@ fn a_restore_of_etcd_does_not_silence_a_machine() {
     world.run(3);
     assert_eq!(world.times("PATCH status"), [0], "the watch might be late");
     world.coordinator.nodes.list_of([node("a", 2)]);
-    world.coordinator.on_resync(world.clock(4));
+    world.resync(world.clock(4));
     world.run(12);
     assert_eq!(world.times("PATCH status").len(), 2, "{:?}", world.sent);
 }

@@ -116,6 +116,12 @@ impl World {
         }
     }
 
+    /// Syncs all machines and pods, as after a list; returns how often the lock is taken for that.
+    fn resync(&mut self, now: Clock) -> usize {
+        let mut left = Some(Resync::Machines(None));
+        std::iter::from_fn(|| left.take().map(|from| left = self.coordinator.on_resync(from, now))).count()
+    }
+
     fn machine(&self, name: &str) -> &Machine {
         &self.coordinator.kubelets[&*format!("uid-{name}")].machine
     }
