@@ -327,7 +327,10 @@ impl Coordinator {
     fn prepare_pod(&mut self, uid: &Arc<str>, now: Clock) -> Option<Vec<Request>> {
         let host = Arc::clone(self.by_node.get(self.pods.node_of(uid)?)?);
         let Kubelet { machine, .. } = self.kubelets.get_mut(&host)?;
-        let (ip, _) = self.endpoints.assign(&host, &mut machine.endpoint, &self.nodes)?;
+        let Some((ip, _)) = self.endpoints.assign(&host, &mut machine.endpoint, &self.nodes) else {
+            self.schedule.enqueue(Priority::Pod, uid, now.at + NO_ADDRESS);
+            return None;
+        };
         let context = Context {
             schedule: &mut self.schedule,
             events: &mut self.events,
@@ -372,6 +375,8 @@ impl Coordinator {
             // and before it where there is room: the NodeController removes the startup taint only with both,
             // and the sooner it acts, the fewer other writes come first.
             kubelet.lease.enqueue(uid, &kubelet.machine, &mut self.schedule, now);
+            // Pods of a machine without a Node are not synced.
+            self.pods.enqueue_of(&view.name, &mut self.schedule, now);
         }
         kubelet.machine.view = Some(Arc::clone(view));
         self.schedule.enqueue(Priority::Status, uid, now.at);

@@ -199,9 +199,14 @@ impl Pods {
         host: Host<'_>,
         Context { schedule, events, addresses, now }: Context<'_>,
     ) -> Option<Vec<Request>> {
-        // A machine without a Node runs no pods. A silent machine syncs its pods when it speaks again.
+        // A machine without a Node runs no pods.
         let node = host.machine.view.as_ref()?;
-        if host.machine.is_silent(now) {
+        let phase = host.machine.phase(now);
+        if host.machine.is_silent_in(phase) {
+            // The sync of the node status that ends a phase may come too late to see a short one.
+            if let Some(left) = phase.changes_in {
+                schedule.enqueue(Priority::Pod, uid, now.at + left);
+            }
             return None;
         }
         let pod = self.pods.get(uid)?;

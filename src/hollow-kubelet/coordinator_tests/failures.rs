@@ -54,6 +54,22 @@ fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
 }
 
 #[test]
+fn a_pod_that_comes_in_a_short_silence_starts_after_it() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", Some(silent_by_turns()));
+    world.run(80);
+    // Silent from 90 to 120 s: the pod is synced then, and the machine's status for lack of room only later.
+    let came = Arc::new(pod("p", "a"));
+    world.coordinator.pods.cache.list_of([pod("p", "a")]);
+    world.coordinator.pod_changed(None, Some(&came), world.clock(91));
+    for second in 91..120 {
+        assert!(world.coordinator.next(world.clock(second), Pressure::Machines).is_none());
+    }
+    world.run_at(world.clock(121));
+    assert_eq!(world.statuses["p"]["phase"], "Running");
+}
+
+#[test]
 fn the_events_of_a_machine_are_lost_with_it() {
     let failures = Failures {
         unhealthy_duration: GoDuration(secs(30)),

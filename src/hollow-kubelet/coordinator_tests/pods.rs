@@ -182,3 +182,38 @@ fn a_block_of_24_bits_has_room_for_all_pods_of_a_node_and_two_processes_share_no
     let (one, other) = (process("a", "10.128.3.0/24"), process("b", "10.128.4.0/24"));
     assert_eq!((one.len(), other.len(), one.union(&other).count()), (110, 110, 220));
 }
+
+/// The lock of the coordinator is taken for each batch: endpoints and other changes come between two of them.
+#[test]
+fn a_new_list_of_many_pods_is_synced_batch_by_batch() {
+    let finished = |number: usize| PodView {
+        status: PodStatus { phase: "Succeeded".into(), ..PodStatus::default() },
+        ..pod(&format!("p-{number}"), "a")
+    };
+    let mut world = World::new(vec![node("a", 1)], (0..3 * BATCH).map(finished).collect());
+    world.create("a", None);
+    world.run(1);
+    let now = world.clock(2);
+    assert!(world.resync(now) > 3);
+    let mut synced = 0;
+    while world.coordinator.schedule.next_due(Pressure::Light).is_some_and(|due| due <= now.at) {
+        assert!(world.coordinator.next(now, Pressure::Light).is_none(), "no pod needs a write");
+        synced += 1;
+    }
+    assert_eq!(synced, 4, "three batches of pods, and the machine");
+}
+
+#[test]
+fn pods_of_a_machine_without_an_address_are_synced_again() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    let nodes = Arc::new(Cache::default());
+    world.coordinator = Coordinator::new(Arc::clone(&nodes), Cache::full([pod("p", "a")]), secs(15));
+    world.create("a", None);
+    // The Node comes before the list of all Nodes, and with it of the addresses in use, is complete.
+    world.coordinator.update_node(&Arc::new(node("a", 1)), world.start);
+    world.run(1);
+    assert!(world.statuses.is_empty(), "{:?}", world.sent);
+    nodes.list_of([node("a", 1)]);
+    world.run(70);
+    assert_eq!(world.statuses["p"]["phase"], "Running");
+}
