@@ -33,6 +33,7 @@ mod schedule;
 mod served_machine;
 pub mod server;
 mod shape;
+mod slow_namespaces;
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
