@@ -38,6 +38,7 @@ use super::{
     schedule::{Job, Pressure, Priority, Schedule},
     served_machine::{ServedMachine, ServedMachines},
     shape::{Shape, shared},
+    slow_namespaces::SlowNamespaces,
 };
 
 /// Longest wait before a machine without a free address is synced again.
@@ -62,6 +63,7 @@ pub struct Coordinator {
     /// UID of the Node with a machine, by name.
     by_node: HashMap<Arc<str>, Arc<str>>,
     pods: Pods,
+    slow: SlowNamespaces,
     pub events: EventRecorder,
     pub endpoints: Endpoints,
     shapes: Vec<Arc<Shape>>,
@@ -84,6 +86,7 @@ impl Coordinator {
             kubelets: BTreeMap::new(),
             by_node: HashMap::new(),
             pods: Pods::new(pods),
+            slow: SlowNamespaces::default(),
             events: EventRecorder::default(),
             endpoints: Endpoints::default(),
             shapes: Vec::new(),
@@ -262,14 +265,39 @@ impl Coordinator {
     ) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
         for _ in 0..BATCH {
             let job = self.schedule.next(now.at, pressure)?;
-            let requests = self.prepare(&job, now).unwrap_or_default();
-            if !requests.is_empty() {
-                let dedicated = self.dedicated_client(&job);
-                return Some((job, requests, dedicated));
+            if job.priority == Priority::Pod
+                && (self.slow.has(|| self.pods.namespace_of(&job.uid))
+                    || self.schedule.has(Priority::SlowPod, &job.uid))
+            {
+                self.schedule.done(job.priority, &job.uid);
+                self.schedule.enqueue(Priority::SlowPod, &job.uid, now.at);
+            } else if let Some(next) = self.prepared(job, now) {
+                return Some(next);
             }
-            self.schedule.done(job.priority, &job.uid);
         }
         None
+    }
+
+    /// The same for pods in namespaces whose writes are not answered in time.
+    pub fn next_slow(&mut self, now: Clock) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
+        for _ in 0..BATCH {
+            let job = self.schedule.next_slow(now.at)?;
+            if let Some(next) = self.prepared(job, now) {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// A job with its requests; None for one without requests, which is complete.
+    fn prepared(&mut self, job: Job, now: Clock) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
+        let requests = self.prepare(&job, now).unwrap_or_default();
+        if requests.is_empty() {
+            self.schedule.done(job.priority, &job.uid);
+            return None;
+        }
+        let dedicated = self.dedicated_client(&job);
+        Some((job, requests, dedicated))
     }
 
     /// Completes a job whose requests, sent at `sent`, were answered at `now`.
@@ -291,7 +319,7 @@ impl Coordinator {
                 let is_wanted = self.csi_nodes.is_some() || machine.settings.csi_node;
                 is_wanted.then(|| csi_node.prepare(uid, machine, &mut self.schedule, now))?
             }
-            Priority::Pod => return self.prepare_pod(uid, now),
+            Priority::Pod | Priority::SlowPod => return self.prepare_pod(uid, now),
             Priority::Lookup => self.pods.prepare_lookup(uid, &mut self.schedule, now),
             Priority::Event => {
                 let is_silent = |node: &str| {
@@ -385,7 +413,11 @@ impl Coordinator {
                 let Some(Kubelet { machine, csi_node, .. }) = self.kubelets.get_mut(uid) else { return };
                 csi_node.conclude(uid, machine, schedule, answer, now);
             }
-            Priority::Pod => self.pods.conclude(uid, answer, schedule, now),
+            Priority::Pod | Priority::SlowPod => {
+                let is_late = matches!(answer, Err(TransportError::Late));
+                self.slow.answered(|| self.pods.namespace_of(uid), is_late);
+                self.pods.conclude(uid, answer, schedule, now);
+            }
             Priority::Lookup => self.pods.lookups.conclude(uid, answer, schedule, now.at),
             Priority::Event => self.events.conclude(answer, schedule, now),
         }
@@ -458,7 +490,7 @@ impl Coordinator {
     /// Dedicated client for a job's requests; None if its machine uses the shared client.
     fn dedicated_client(&self, job: &Job) -> Option<DedicatedClient> {
         let uid: &str = match job.priority {
-            Priority::Pod => &**self.by_node.get(self.pods.node_of(&job.uid)?)?,
+            Priority::Pod | Priority::SlowPod => &**self.by_node.get(self.pods.node_of(&job.uid)?)?,
             Priority::Lookup => lookups::machine_of(&job.uid)?,
             Priority::Event => self.by_node.get(self.events.node_under_way()?)?,
             _ => &job.uid,

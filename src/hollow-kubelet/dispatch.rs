@@ -15,6 +15,9 @@ use super::{
     schedule::{Job, Priority},
 };
 
+/// Writes under way in namespaces whose writes are not answered in time: a connection each, for up to the time limit.
+const SLOW: usize = 16;
+
 /// The kubelets of all machines, to be run.
 pub struct Kubelets {
     pub(super) shared: Arc<Shared>,
@@ -31,6 +34,8 @@ impl Kubelets {
         // in the concurrency limiter, and their failures say nothing about other machines. Their number is
         // bounded by the pods plus two per machine, since each job is under way once.
         let mut dedicated = FuturesUnordered::new();
+        // Neither do those of slow namespaces, and their failures say nothing about others.
+        let mut slow = FuturesUnordered::new();
         loop {
             while limiter.has_room(running.len()) {
                 let now = Clock::now();
@@ -47,24 +52,38 @@ impl Kubelets {
                 };
                 queue.push(shared.send(client, job, requests, now.wall));
             }
-            let next_due = shared.coordinator.lock().schedule.next_due(limiter.pressure(under_way));
-            let timer = OptionFuture::from(next_due.map(sleep_until));
+            while slow.len() < SLOW {
+                let now = Clock::now();
+                let Some((job, requests, client)) = shared.coordinator.lock().next_slow(now) else { break };
+                let queue = if client.is_none() { &slow } else { &dedicated };
+                queue.push(shared.send(client, job, requests, now.wall));
+            }
             // While the concurrency limiter is full, due jobs wait for an answer.
             let is_open = limiter.has_room(running.len());
+            let next_due = {
+                let schedule = &shared.coordinator.lock().schedule;
+                let next = schedule.next_due(limiter.pressure(under_way)).filter(|_| is_open);
+                let next_slow = schedule.next_slow_due().filter(|_| slow.len() < SLOW);
+                next.into_iter().chain(next_slow).min()
+            };
+            let timer = OptionFuture::from(next_due.map(sleep_until));
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some((priority, overload)) = running.next(), if !running.is_empty() => {
                     *under_way.of(priority) -= 1;
-                    limiter.answered(overload);
+                    // Events pause by themselves, and a refusal of one concerns its namespace.
+                    limiter.answered(overload && priority != Priority::Event);
                 }
                 Some(_) = dedicated.next(), if !dedicated.is_empty() => {}
+                Some(_) = slow.next(), if !slow.is_empty() => {}
                 () = shared.wake.notified(), if is_open => {}
-                Some(()) = timer, if is_open => {}
+                Some(()) = timer => {}
             }
         }
         while running.next().await.is_some() {}
         while dedicated.next().await.is_some() {}
+        while slow.next().await.is_some() {}
     }
 }
 
@@ -94,10 +113,11 @@ mod tests {
 
     use http::Response;
     use kube::{Client, client::Body};
+    use kube_ext::transport::{AnyMetadata, AnyObject, envelope};
     use prometheus::Registry;
     use tokio::{
         sync::{mpsc::unbounded_channel, watch},
-        time::timeout,
+        time::{Instant, sleep, timeout},
     };
     use tower::service_fn;
 
@@ -155,5 +175,46 @@ mod tests {
         assert!(first.unwrap().is_some_and(|path| path.contains("shared") || path.ends_with("/leases")));
         shutdown.cancel();
         running.await.unwrap();
+    }
+
+    /// A namespace whose webhook never answers has more pods than there is room for requests.
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_that_is_never_answered_leaves_leases_on_time() {
+        let began = Instant::now();
+        let (renewals, mut renewed) = unbounded_channel();
+        let server = service_fn(move |request: http::Request<Body>| {
+            let path = request.uri().path().to_owned();
+            if path.contains("/leases") {
+                let _ = renewals.send(began.elapsed());
+            }
+            async move {
+                if path.contains("/namespaces/dead/") {
+                    pending::<()>().await;
+                }
+                let metadata = AnyMetadata { resource_version: Some("1000".to_owned()) };
+                let object = AnyObject { metadata: Some(metadata) };
+                Ok::<_, Infallible>(Response::new(Body::from(envelope("v1", "Any", &object))))
+            }
+        });
+        let nodes = Cache::full([NodeView { name: "a".into(), uid: "a".into(), ..NodeView::default() }]);
+        let pod = |number: usize| PodView {
+            namespace: "dead".into(),
+            name: format!("p-{number}").into(),
+            uid: format!("p-{number}").into(),
+            node: "a".into(),
+            ..PodView::default()
+        };
+        let pods = Cache::full((0..1_000).map(pod));
+        let client = Client::new(server, "default");
+        let (hollow, kubelets) = Hollow::new(client, &nodes, &pods, RESTART, &Registry::new()).unwrap();
+        hollow.create(spec("a"), None);
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(kubelets.run(shutdown.clone()));
+        sleep(Duration::from_mins(2)).await;
+        shutdown.cancel();
+        running.await.unwrap();
+        let times: Vec<_> = std::iter::from_fn(|| renewed.try_recv().ok()).collect();
+        let gaps: Vec<_> = times.windows(2).map(|two| two[1].saturating_sub(two[0]).as_secs()).collect();
+        assert!(gaps.len() >= 9 && gaps.iter().all(|gap| *gap < 15), "{gaps:?}");
     }
 }

@@ -36,6 +36,7 @@ mod schedule;
 mod served_machine;
 pub mod server;
 mod shape;
+mod slow_namespaces;
 
 use std::{collections::HashSet, net::Ipv4Addr, sync::Arc, time::Duration};
 

@@ -56,7 +56,7 @@ impl Metrics {
         let counter = match priority {
             Priority::Prompt | Priority::Lease | Priority::Renewal => &self.leases,
             Priority::Status => &self.statuses,
-            Priority::Pod => &self.pods,
+            Priority::Pod | Priority::SlowPod => &self.pods,
             Priority::Event => &self.events,
             // One write in the life of a machine.
             Priority::CsiNode => return,

@@ -6,7 +6,7 @@ use http::Method;
 use jiff::Timestamp;
 use kube_ext::transport::{Body, TransportError};
 use kube_node_api::PodEvents;
-use kube_node_cache::{Cache, NodeView, PodView, View as _};
+use kube_node_cache::{Cache, InternedStr, NodeView, PodView, View as _};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -133,6 +133,11 @@ impl Pods {
         Some(&self.pods.get(uid)?.view.node)
     }
 
+    /// Namespace of a pod.
+    pub fn namespace_of(&self, uid: &str) -> Option<&InternedStr> {
+        Some(&self.pods.get(uid)?.view.namespace)
+    }
+
     /// Handles a new or changed pod of a machine.
     pub fn update(&mut self, view: &Arc<PodView>, Context { schedule, events, addresses, now }: Context<'_>) {
         let before = self.pods.get(&view.uid);
@@ -162,6 +167,7 @@ impl Pods {
     /// Removes a pod that no machine of this process runs any more.
     pub fn remove(&mut self, uid: &Arc<str>, schedule: &mut Schedule, addresses: &mut Addresses) {
         schedule.cancel(Priority::Pod, uid);
+        schedule.cancel(Priority::SlowPod, uid);
         let Some(pod) = self.pods.remove(uid) else { return };
         if let Some(ip) = pod.ip.filter(|ip| held_ip(&pod.view) != Some(*ip)) {
             addresses.release(ip);

@@ -137,7 +137,7 @@ impl UnderWay {
         match priority {
             Priority::Prompt | Priority::Renewal => &mut self.renewals,
             Priority::Lease | Priority::Status | Priority::CsiNode => &mut self.machines,
-            Priority::Pod | Priority::Lookup | Priority::Event => &mut self.pods,
+            Priority::Pod | Priority::SlowPod | Priority::Lookup | Priority::Event => &mut self.pods,
         }
     }
 }

@@ -37,8 +37,8 @@ impl Pressure {
     /// Returns true if a due job may start now. Late renewals start in any case.
     fn allows(self, priority: Priority) -> bool {
         match self {
-            Self::Light => true,
-            Self::Heavy => priority != Priority::Renewal,
+            Self::Light => priority != Priority::SlowPod,
+            Self::Heavy => !matches!(priority, Priority::Renewal | Priority::SlowPod),
             Self::Machines => {
                 matches!(priority, Priority::Prompt | Priority::Pod | Priority::Lookup | Priority::Event)
             }
@@ -65,8 +65,11 @@ pub enum Priority {
     Event,
     /// Creation of a machine's CSINode.
     CsiNode,
+    /// Sync of a pod in a namespace whose writes are not answered in time; handed out by [`Schedule::next_slow`].
+    SlowPod,
 }
 
+/// Priorities that [`Schedule::next`] hands out.
 const PRIORITIES: [Priority; 8] = [
     Priority::Prompt,
     Priority::Lease,
@@ -95,7 +98,7 @@ pub struct Schedule {
     start: Instant,
     /// Delay from which on a renewal precedes every other job.
     renewal_slack: Duration,
-    queues: [Queue; PRIORITIES.len()],
+    queues: [Queue; PRIORITIES.len() + 1],
 }
 
 #[derive(Default)]
@@ -168,6 +171,26 @@ impl Schedule {
             let other = others.filter_map(head).min_by_key(|(due, _)| *due);
             other.or_else(|| renewal.filter(|_| pressure.allows(Priority::Renewal)))
         })?;
+        self.hand_out(priority, due)
+    }
+
+    /// Hands out the next due sync of a pod in a slow namespace.
+    pub fn next_slow(&mut self, now: Instant) -> Option<Job> {
+        let due = self.next_slow_due().filter(|due| *due <= now)?;
+        self.hand_out(Priority::SlowPod, due)
+    }
+
+    /// Time at which the next one would be handed out.
+    pub fn next_slow_due(&self) -> Option<Instant> {
+        Some(self.queues[Priority::SlowPod as usize].by_time.first()?.0)
+    }
+
+    /// Returns true if a job is queued or handed out.
+    pub fn has(&self, priority: Priority, uid: &str) -> bool {
+        self.queues[priority as usize].jobs.contains_key(uid)
+    }
+
+    fn hand_out(&mut self, priority: Priority, due: Instant) -> Option<Job> {
         let Queue { by_time, jobs } = &mut self.queues[priority as usize];
         let (_, uid) = by_time.pop_first()?;
         jobs.insert(Arc::clone(&uid), JobState { at: None, in_progress: true });
