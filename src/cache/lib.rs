@@ -7,6 +7,7 @@
 mod custom_object;
 mod interner;
 mod lossy;
+pub mod machine_status;
 mod node;
 mod pod;
 mod pod_protobuf;

@@ -12,7 +12,8 @@ use strum::IntoStaticStr;
 
 use super::{
     InternedStr, Protobuf, View, intern,
-    protobuf::{Metadata, ProtobufCondition, ProtobufTaint, at, messages},
+    machine_status::{self, NodeAddress, NodeAmounts, NodeInfo},
+    protobuf::{Amount, Metadata, ProtobufCondition, ProtobufTaint, at, messages},
 };
 
 /// A Node, pruned.
@@ -56,6 +57,10 @@ pub struct NodeView {
     pub internal_ip: Option<String>,
     /// `status.daemonEndpoints.kubeletEndpoint.Port`; 0 without one.
     pub kubelet_port: u16,
+    /// Fingerprint of what the status says of the machine ([`machine_status::fingerprint`]).
+    pub machine: u64,
+    /// Capacity and allocatable resources; None for a Node without a node controller, which no hollow kubelet serves.
+    pub amounts: Option<Arc<NodeAmounts>>,
 }
 
 /// Stage in the life of a Node; its name is the label of metrics.
@@ -88,8 +93,8 @@ pub struct ConditionView {
     pub reason: InternedStr,
     /// Time of the last change of `status`.
     pub since: Option<Timestamp>,
-    /// Message, of our own conditions only: a kubelet's are long and never read here.
-    pub message: Option<String>,
+    /// Message, of Ready and of our own conditions only: the others are never read here.
+    pub message: Option<InternedStr>,
 }
 
 impl NodeView {
@@ -207,10 +212,12 @@ messages! {
     }
 
     struct Status {
+        capacity: BTreeMap<String, Amount> = 1 (btree_map = "string, message");
+        allocatable: BTreeMap<String, Amount> = 2 (btree_map = "string, message");
         conditions: Vec<ProtobufCondition> = 4 (message, repeated);
-        addresses: Vec<Address> = 5 (message, repeated);
+        addresses: Vec<NodeAddress> = 5 (message, repeated);
         daemon_endpoints: Option<DaemonEndpoints> = 6 (message, optional);
-        node_info: Option<Info> = 7 (message, optional);
+        node_info: Option<NodeInfo> = 7 (message, optional);
     }
 
     struct DaemonEndpoints {
@@ -220,17 +227,6 @@ messages! {
     struct KubeletEndpoint {
         #[serde(rename = "Port")]
         port: i32 = 1 (int32);
-    }
-
-    struct Info {
-        #[serde(rename = "bootID")]
-        boot_id: String = 3 (string);
-        kubelet_version: String = 7 (string);
-    }
-
-    struct Address {
-        r#type: String = 1 (string);
-        address: String = 2 (string);
     }
 }
 
@@ -249,6 +245,10 @@ impl From<ProtobufNode> for NodeView {
         };
         let managed_fields = metadata.managed_fields;
         let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
+        let port = endpoint.map_or(0, |endpoint| endpoint.port);
+        let machine = machine_status::fingerprint(&status.addresses, port, &info);
+        let is_managed = metadata.labels.contains_key(names::LABEL_NODE_CONTROLLER);
+        let amounts = is_managed.then(|| NodeAmounts::shared(status.capacity, status.allocatable));
         let internal_ip = status.addresses.into_iter().find(|address| address.r#type == "InternalIP");
         Self {
             uid: metadata.uid.into(),
@@ -271,7 +271,9 @@ impl From<ProtobufNode> for NodeView {
             boot_id: some(info.boot_id),
             internal_ip: internal_ip.map(|address| address.address),
             // An invalid port counts as none: it must not stop the watch.
-            kubelet_port: endpoint.and_then(|endpoint| u16::try_from(endpoint.port).ok()).unwrap_or_default(),
+            kubelet_port: u16::try_from(port).unwrap_or_default(),
+            machine,
+            amounts,
             name,
         }
     }
@@ -280,7 +282,8 @@ impl From<ProtobufNode> for NodeView {
 impl From<ProtobufCondition> for ConditionView {
     fn from(condition: ProtobufCondition) -> Self {
         Self {
-            message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
+            message: (condition.r#type == "Ready" || condition.r#type.starts_with(names::GROUP))
+                .then(|| intern(&condition.message)),
             r#type: intern(&condition.r#type),
             status: intern(&condition.status),
             reason: intern(&condition.reason),
@@ -310,7 +313,8 @@ mod tests {
     #[test]
     fn keeps_what_is_read_and_copes_with_what_is_missing() {
         let bare: ProtobufNode = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
-        assert_eq!(NodeView::from(bare), NodeView { name: "a".into(), ..NodeView::default() });
+        let machine = machine_status::fingerprint(&[], 0, &NodeInfo::default());
+        assert_eq!(NodeView::from(bare), NodeView { name: "a".into(), machine, ..NodeView::default() });
 
         let node: ProtobufNode = serde_json::from_value(json!({
             "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "labels": {"kube-node.io/nodeset": "s"},

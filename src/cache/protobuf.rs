@@ -89,7 +89,8 @@ messages! {
 
     /// resource `Quantity`.
     #[serde(transparent)]
-    pub(super) struct Amount {
+    pub struct Amount {
+        /// Text, such as `16Gi`.
         pub text: String = 1 (string);
     }
 }

@@ -13,9 +13,12 @@ pub struct KubeletCondition {
     pub message: &'static str,
 }
 
+/// Type of the condition that a kubelet writes whole; of the others it writes the status alone.
+pub const READY: &str = "Ready";
+
 /// Ready condition of a machine that fault injection makes unhealthy.
 pub const UNHEALTHY: KubeletCondition = KubeletCondition {
-    r#type: "Ready",
+    r#type: READY,
     status: "False",
     reason: "KubeletNotReady",
     message: "kube-node fault injection: the machine is in an unhealthy phase",
@@ -26,7 +29,7 @@ pub const fn conditions(healthy: bool) -> [KubeletCondition; 4] {
     const fn fine(r#type: &'static str, reason: &'static str, message: &'static str) -> KubeletCondition {
         KubeletCondition { r#type, status: "False", reason, message }
     }
-    let ready = fine("Ready", "KubeletReady", "kubelet is posting ready status");
+    let ready = fine(READY, "KubeletReady", "kubelet is posting ready status");
     [
         fine("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         fine("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),

@@ -25,6 +25,7 @@ pub mod kubelet_watches;
 mod machine;
 mod metrics;
 mod node_lease;
+mod node_report;
 mod node_status;
 mod pod;
 mod pods;

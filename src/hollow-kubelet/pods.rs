@@ -206,7 +206,8 @@ impl Pods {
         let is_new = !pod.is_admitted() && view.deleted_at.is_none() && !view.is_finished();
         let result = if is_new {
             let NodeView { labels, taints, .. } = &**node;
-            let info = NodeInfo { labels, taints, allocatable: &host.machine.shape.parsed };
+            let allocatable = host.machine.shape.allocatable_on(node);
+            let info = NodeInfo { labels, taints, allocatable: &allocatable };
             self.admit(uid, &view, info, schedule, now)?
         } else {
             AdmitResult::Admitted

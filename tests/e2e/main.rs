@@ -34,6 +34,7 @@ mod machine_pods;
 mod machines;
 #[path = "../metrics_server/mod.rs"]
 mod metrics_server;
+mod node_status;
 mod odd_pods;
 mod pod_cidrs;
 mod pods;

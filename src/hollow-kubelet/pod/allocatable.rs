@@ -19,6 +19,11 @@ impl Allocatable {
             resources.iter().map(|(resource, amount)| (name(resource.as_str()), amount.0.as_str())),
         ))
     }
+
+    /// Allocatable resources with `added` ones, which the machine does not have by itself.
+    pub fn with<'a>(&self, added: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Self(self.0.plus(&ResourceList::of(added)))
+    }
 }
 
 /// Amount of a resource; None if the list has no such resource.
@@ -76,6 +81,6 @@ pub fn shortages(pod: &PodView, allocatable: &Allocatable, others: &[&PodView]) 
 }
 
 /// Returns true for an extended resource, which is not one of Kubernetes.
-fn is_extended(resource: &str) -> bool {
+pub fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/")
 }
