@@ -12,7 +12,11 @@ use hollow_kubelet::{
     health::{self, UNHEALTHY},
 };
 use jiff::Timestamp;
+use kube_node_api::quantity;
 use serde_json::{Map, Value, json};
+
+/// Key of the boot ID in `nodeInfo`.
+const BOOT_ID: &str = "bootID";
 
 /// Values inside a status by section and key, such as `nodeInfo` and `bootID`. Null stands for a missing one.
 pub type Leaves = BTreeMap<(&'static str, String), Value>;
@@ -55,7 +59,7 @@ impl Default for ReportedStatus {
     fn default() -> Self {
         let conditions = health::conditions(true).map(|condition| (condition.r#type, condition.into()));
         // kubemark's cadvisor knows no boot ID. If kubemark read ours, it would report a reboot.
-        let leaves = [(("nodeInfo", "bootID".to_owned()), json!(""))];
+        let leaves = [(("nodeInfo", BOOT_ID.to_owned()), json!(""))];
         Self { leaves: leaves.into(), conditions: conditions.into() }
     }
 }
@@ -76,10 +80,22 @@ impl ReportedStatus {
         }
     }
 
-    /// Makes a Node that kubemark reads show what kubemark reported.
-    pub fn rewrite_read(&self, node: &mut Value, behaviour: Behaviour) {
+    /// Makes a Node that kubemark reads show what kubemark reported. A value that another client wrote over one of
+    /// `overrides` is missing there, so that kubemark writes it again.
+    pub fn rewrite_read(&self, node: &mut Value, overrides: &Leaves, behaviour: Behaviour) {
         let Some(status) = node.get_mut("status") else { return };
-        put(status, &self.leaves);
+        let is_overwritten = |leaf: &(&'static str, String)| {
+            overrides.get(leaf).is_some_and(|own| !is_equal(&status[leaf.0][&leaf.1], own))
+        };
+        // A missing boot ID is the one that kubemark reports.
+        let leaf = |(leaf, value): (&(&'static str, String), &Value)| {
+            (
+                leaf.clone(),
+                if leaf.1 != BOOT_ID && is_overwritten(leaf) { Value::Null } else { value.clone() },
+            )
+        };
+        let read: Leaves = self.leaves.iter().map(leaf).collect();
+        put(status, &read);
         let unhealthy = ConditionText::from(UNHEALTHY);
         for shown in conditions(status) {
             let reported = shown["type"].as_str().and_then(|r#type| self.conditions.get(r#type));
@@ -154,6 +170,12 @@ pub fn rewrite_written(
 /// Returns true if a kubelet has ever written this Node's status.
 pub fn is_posted(node: &Value) -> bool {
     node["status"]["nodeInfo"]["kubeletVersion"].as_str().is_some_and(|version| !version.is_empty())
+}
+
+/// Returns true if two values are equal; amounts are in any notation.
+fn is_equal(one: &Value, other: &Value) -> bool {
+    let amount = |value: &Value| value.as_str().and_then(|text| quantity::nanos_of(text).ok());
+    one == other || amount(one).is_some_and(|amount_of_one| amount(other) == Some(amount_of_one))
 }
 
 /// Puts `leaves` into a status. A section that is no object stays as it is: the API server will report the

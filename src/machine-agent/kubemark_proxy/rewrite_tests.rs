@@ -101,7 +101,7 @@ fn kubemark_reads_what_it_said() {
     let mut reported = ReportedStatus::default();
     reported.learn(&first(), &overrides());
     let mut read = node(Behaviour::Reported, "");
-    reported.rewrite_read(&mut read, Behaviour::Reported);
+    reported.rewrite_read(&mut read, &overrides(), Behaviour::Reported);
     assert_eq!(read["status"]["nodeInfo"]["bootID"], "");
     assert_eq!(read["status"]["nodeInfo"]["containerRuntimeVersion"], "fakeRuntime://0.1.0");
     assert_eq!(read["status"]["allocatable"], json!({"cpu": "4", "memory": "16Gi"}));
@@ -110,15 +110,32 @@ fn kubemark_reads_what_it_said() {
 }
 
 #[test]
+fn a_value_that_another_client_wrote_over_is_read_as_missing_so_that_kubemark_writes_it_again() {
+    let mut reported = ReportedStatus::default();
+    reported.learn(&first(), &overrides());
+    // The second one is what kubemark itself has reported; the third one is the machine's, in another notation.
+    for (shown, read_as) in [("1", None), ("4", None), ("3.9", Some("4"))] {
+        let mut read = node(Behaviour::Healthy, "");
+        read["status"]["allocatable"]["cpu"] = json!(shown);
+        reported.rewrite_read(&mut read, &overrides(), Behaviour::Healthy);
+        assert_eq!(
+            read["status"]["allocatable"].get("cpu"),
+            read_as.map(|cpu| json!(cpu)).as_ref(),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
 fn what_others_wrote_is_read_as_it_is_while_the_machine_speaks() {
     let reported = ReportedStatus::default();
     for behaviour in [Behaviour::Healthy, Behaviour::Reported] {
         let mut read = node(Behaviour::Healthy, "Unknown");
-        reported.rewrite_read(&mut read, behaviour);
+        reported.rewrite_read(&mut read, &overrides(), behaviour);
         assert_eq!(read["status"]["conditions"], node(Behaviour::Healthy, "Unknown")["status"]["conditions"]);
     }
     let mut read = node(Behaviour::Healthy, "Unknown");
-    reported.rewrite_read(&mut read, Behaviour::Silent);
+    reported.rewrite_read(&mut read, &overrides(), Behaviour::Silent);
     assert_eq!(read["status"]["conditions"], node(Behaviour::Healthy, "")["status"]["conditions"]);
 }
 
@@ -163,7 +180,7 @@ fn a_resource_that_kubemark_took_away_stays_away_for_it() {
     let mut reported = ReportedStatus::default();
     reported.learn(&json!({"allocatable": {"cpu": null}}), &overrides());
     let mut read = node(Behaviour::Healthy, "");
-    reported.rewrite_read(&mut read, Behaviour::Healthy);
+    reported.rewrite_read(&mut read, &overrides(), Behaviour::Healthy);
     assert_eq!(read["status"]["allocatable"], json!({"memory": "16Gi"}));
 }
 

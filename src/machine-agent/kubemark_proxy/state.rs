@@ -98,7 +98,8 @@ impl NodeState {
             self.rewrite_read(item, now);
         }
         if self.observe(object) {
-            self.reported.rewrite_read(object, self.presence(now).behaviour);
+            let overrides = self.boot.map(|boot| overrides(&self.machine, boot)).unwrap_or_default();
+            self.reported.rewrite_read(object, &overrides, self.presence(now).behaviour);
         }
     }
 
