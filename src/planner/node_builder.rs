@@ -116,8 +116,14 @@ pub fn node(origin: NodeOrigin<'_>, now: Timestamp) -> Node {
 /// All labels of a Node: those of the template, of a kubelet and ours.
 pub(super) fn labels(name: &str, blueprint: Blueprint<'_>) -> BTreeMap<String, String> {
     let Blueprint { set, class, revision, machine, template } = blueprint;
-    let mut labels = template.labels.clone();
-    labels.extend(well_known_labels(name, machine.machine_type.as_deref()));
+    let mut labels = well_known_labels(name, machine.machine_type.as_deref());
+    for kind in ["arch", "os"] {
+        // A kubelet sets both labels; a template names one of them.
+        if let Some(value) = template.labels.get(&format!("kubernetes.io/{kind}")) {
+            labels.insert(format!("beta.kubernetes.io/{kind}"), value.clone());
+        }
+    }
+    labels.extend(template.labels.clone());
     let owned = [
         (names::LABEL_NODESET, set),
         (names::LABEL_NODECLASS, class),
@@ -197,7 +203,7 @@ mod tests {
     #[test]
     fn a_newborn_takes_no_pods_and_carries_its_templates() {
         let template: NodeTemplate = serde_json::from_value(serde_json::json!({
-            "labels": {"zone": "a", "kubernetes.io/hostname": "mine"},
+            "labels": {"zone": "a", "kubernetes.io/hostname": "mine", "kubernetes.io/arch": "s390x"},
             "annotations": {"note": "x"},
             "taints": [{"key": "t", "effect": "NoSchedule"}],
             "startupTaints": [{"key": "t", "effect": "NoSchedule", "value": "start"}, {"key": "cni", "effect": "NoExecute"}]
@@ -213,6 +219,10 @@ mod tests {
         let labels = metadata.labels;
         assert_eq!(labels["zone"], "a");
         assert_eq!(labels["kubernetes.io/hostname"], "workers-abc234", "a template does not rename the host");
+        for (label, value) in [("arch", "s390x"), ("os", "linux")] {
+            assert_eq!(labels[&format!("kubernetes.io/{label}")], value);
+            assert_eq!(labels[&format!("beta.kubernetes.io/{label}")], value);
+        }
         assert_eq!(labels[names::LABEL_REVISION], "v1-0");
         assert_eq!(labels[names::LABEL_HOLLOW_HOSTS], "big");
         assert_eq!(labels[names::LABEL_HOLLOW_LOAD], "Kubelet");

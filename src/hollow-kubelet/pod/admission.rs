@@ -12,7 +12,7 @@ use super::{
     preemption,
 };
 
-/// Operating system that hollow machines report.
+/// Operating system of a Node without the label.
 const OS: &str = "linux";
 
 /// The Node to which a pod is bound.
@@ -56,7 +56,8 @@ pub enum AdmitResult {
 
 /// Decides whether `pod` may run beside `others`.
 pub fn admit(pod: &PodView, node: NodeInfo<'_>, others: &[AdmittedPod]) -> AdmitResult {
-    if pod.spec.os.as_deref().is_some_and(|os| os != OS) {
+    let os = node.labels.get("kubernetes.io/os").unwrap_or(OS);
+    if pod.spec.os.as_deref().is_some_and(|wanted| wanted != os) {
         let message = "Failed to admit pod as the OS field doesn't match node OS".to_owned();
         return rejected("PodOSNotSupported".to_owned(), message);
     }
