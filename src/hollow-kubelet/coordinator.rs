@@ -412,7 +412,7 @@ impl ServedMachines for Mutex<Coordinator> {
     fn get(&self, uid: &str) -> Option<ServedMachine> {
         let coordinator = self.lock();
         let (uid, kubelet) = coordinator.kubelets.get_key_value(uid)?;
-        kubelet.served(uid, &coordinator.pods.cache)
+        kubelet.served(uid, &coordinator.pods.cache, Clock::now())
     }
 
     fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {

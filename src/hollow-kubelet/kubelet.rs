@@ -24,16 +24,16 @@ impl Kubelet {
         MachineState { node, uid: Arc::clone(uid), lease_renewed: self.lease.renewed }
     }
 
-    /// The machine as its endpoints show it; None without a Node, and while it is silent.
-    pub fn served(&self, uid: &Arc<str>, pods: &Arc<Cache<PodView>>) -> Option<ServedMachine> {
+    /// The machine as its endpoints show it at `now`; None without a Node, and while it is silent.
+    pub fn served(&self, uid: &Arc<str>, pods: &Arc<Cache<PodView>>, now: Clock) -> Option<ServedMachine> {
         let Self { machine, .. } = self;
-        let view = machine.view.as_ref().filter(|_| !machine.is_silent(Clock::now()))?;
+        let view = machine.view.as_ref().filter(|_| !machine.is_silent(now))?;
         Some(ServedMachine {
             uid: Arc::clone(uid),
             node: Arc::clone(&machine.node),
             shape: Arc::clone(&machine.shape),
             settings: Arc::clone(&machine.settings),
-            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
+            booted: machine.booted(uid, now).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
             pods: Arc::clone(pods),
         })
     }

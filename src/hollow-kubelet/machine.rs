@@ -44,6 +44,12 @@ impl Machine {
         Some(fault_injection::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
     }
 
+    /// Time of the last boot at `now`; None for a machine that has not booted yet.
+    pub fn booted(&self, uid: &str, now: Clock) -> Option<Timestamp> {
+        let boot = self.boot_at(uid, now)?;
+        boot::rebooted(uid, boot).or_else(|| boot::time(boot))
+    }
+
     /// Time of the last reboot, in whole seconds; None for a machine that has booted once.
     pub fn rebooted(&self, uid: &str, now: Clock) -> Option<Timestamp> {
         boot::rebooted(uid, self.boot_at(uid, now)?).map(to_seconds)

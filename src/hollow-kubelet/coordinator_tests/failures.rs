@@ -134,6 +134,9 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
         let booted = boot::rebooted("uid-a", machine.boot.unwrap()).unwrap();
         assert_eq!(booted, boot::time(machine.boot.unwrap()).unwrap() + secs(20));
         assert_eq!(machine.boot_at("uid-a", world.clock(1_000)), machine.boot, "once for each outage");
+        let (uid, now) = (Arc::from("uid-a"), world.clock(31));
+        let served = world.coordinator.kubelets[&uid].served(&uid, &world.coordinator.pods.cache, now);
+        assert_eq!(served.unwrap().booted, booted, "the endpoints show the last boot");
         // The pod has another address: the shown one is no longer its own.
         let shown = running(&first).status.pod_ip.clone().unwrap().parse().unwrap();
         assert_ne!(world.coordinator.pods.assigned_ip("uid-p"), Some(shown), "{mode:?}");
