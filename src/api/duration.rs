@@ -21,7 +21,7 @@ const UNITS: [(&str, u64); 4] =
     [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)];
 
 /// Texts that the schema accepts; [`GoDuration::from_str`] accepts the same.
-const PATTERN: &str = "^(0|([0-9]+([.][0-9]+)?(h|ms|m|s))+)$";
+pub(super) const PATTERN: &str = "^(0|([0-9]+([.][0-9]+)?(h|ms|m|s))+)$";
 
 /// Maximum length of a duration's text, in bytes.
 const MAX_LENGTH: usize = 32;

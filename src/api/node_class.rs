@@ -223,13 +223,18 @@ pub struct ContainerRuntime {
     validation = Rule::new("!(has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically) || has(self.healthyDuration)")
         .message("turnUnhealthyPeriodically needs healthyDuration: write for example healthyDuration: 40s"),
     validation = Rule::new("!(has(self.reboot) && self.reboot) || (has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically)")
-        .message("reboot is for nodes that come back: set turnUnhealthyPeriodically to true, or leave reboot out")
+        .message("reboot is for nodes that come back: set turnUnhealthyPeriodically to true, or leave reboot out"),
+    validation = Rule::new(schema::is_phase("self.unhealthyDuration"))
+        .message("unhealthyDuration is at least 1s: write for example unhealthyDuration: 5s, or 0s for none"),
+    validation = Rule::new(format!("!has(self.healthyDuration) || {}", schema::is_phase("self.healthyDuration")))
+        .message("healthyDuration is at least 1s: write for example healthyDuration: 40s, or 0s for none")
 )]
 pub struct Failures {
     /// With `turnUnhealthyPeriodically`: length of each unhealthy phase. With `turnUnhealthyAfter`: time from
-    /// the boot until the node turns unhealthy.
+    /// the boot until the node turns unhealthy. At least 1s, or 0s.
     pub unhealthy_duration: GoDuration,
-    /// With `turnUnhealthyPeriodically`: length of each healthy phase. With `turnUnhealthyAfter`: absent.
+    /// With `turnUnhealthyPeriodically`: length of each healthy phase, at least 1s, or 0s for nodes that are never
+    /// healthy. With `turnUnhealthyAfter`: absent.
     pub healthy_duration: Option<GoDuration>,
     /// Alternate between unhealthy and healthy phases from the boot, unhealthy first; false when absent.
     pub turn_unhealthy_periodically: Option<bool>,

@@ -11,6 +11,9 @@ use uuid::Uuid;
 
 use super::boot;
 
+/// Shortest phase.
+const SHORTEST: Duration = Duration::from_secs(1);
+
 /// Health that a machine simulates at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
@@ -50,11 +53,11 @@ const fn for_ever(healthy: bool) -> Phase {
 /// Periodic failures start with the unhealthy phase. A period of zero length is no failure: the machine stays healthy.
 pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     let Some(failures) = failures else { return for_ever(true) };
+    let (unhealthy, healthy) = periods(failures);
     if failures.turn_unhealthy_after == Some(true) {
-        let left = failures.unhealthy_duration.0.checked_sub(since_boot).filter(|left| !left.is_zero());
+        let left = unhealthy.checked_sub(since_boot).filter(|left| !left.is_zero());
         return Phase { healthy: left.is_some(), changes_in: left };
     }
-    let (unhealthy, healthy) = periods(failures);
     if failures.turn_unhealthy_periodically != Some(true) || unhealthy.is_zero() {
         return for_ever(true);
     }
@@ -68,9 +71,11 @@ pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     Phase { healthy: is_healthy, changes_in: Some(end.saturating_sub(into)) }
 }
 
-/// Lengths of the unhealthy and the healthy phases.
+/// Lengths of the unhealthy and the healthy phases. A shorter one was stored before the schema refused it: each machine
+/// would write its status as often.
 fn periods(failures: &Failures) -> (Duration, Duration) {
-    (failures.unhealthy_duration.0, failures.healthy_duration.unwrap_or_default().0)
+    let lasting = |time: Duration| if time.is_zero() { time } else { time.max(SHORTEST) };
+    (lasting(failures.unhealthy_duration.0), lasting(failures.healthy_duration.unwrap_or_default().0))
 }
 
 /// Age since the first boot at which a machine that booted `since_boot` ago last came back by a reboot; None if never.
@@ -189,6 +194,21 @@ mod tests {
                 (None, second)
             );
         }
+    }
+
+    #[test]
+    fn a_phase_lasts_a_second_at_least() {
+        let millisecond = GoDuration(Duration::from_millis(1));
+        let short = Failures {
+            unhealthy_duration: millisecond,
+            healthy_duration: Some(millisecond),
+            ..periodic(1, 1)
+        };
+        for after in [0, 1, 999, 1_000, 1_999, 2_000].map(Duration::from_millis) {
+            assert_eq!(phase(Some(&short), after), phase(Some(&periodic(1, 1)), after), "{after:?}");
+        }
+        let once = Failures { turn_unhealthy_periodically: None, turn_unhealthy_after: Some(true), ..short };
+        assert_eq!(phase(Some(&once), Duration::from_millis(2)).changes_in, Some(Duration::from_millis(998)));
     }
 
     proptest! {

@@ -54,6 +54,24 @@ fn class_cases() -> Vec<Case> {
             "turnUnhealthyPeriodically needs healthyDuration",
         ),
         (
+            "a phase of a millisecond",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s", "healthyDuration": "0.9s99ms", "turnUnhealthyPeriodically": true}),
+            "healthyDuration is at least 1s",
+        ),
+        (
+            "an unhealthy phase of a millisecond",
+            "/spec/failures",
+            json!({"unhealthyDuration": "1ms", "healthyDuration": "1s", "turnUnhealthyPeriodically": true}),
+            "unhealthyDuration is at least 1s",
+        ),
+        (
+            "nodes that are never healthy",
+            "/spec/failures",
+            json!({"unhealthyDuration": "1s", "healthyDuration": "0s", "turnUnhealthyPeriodically": true}),
+            "",
+        ),
+        (
             "reboots",
             "/spec/failures",
             json!({"unhealthyDuration": "5s", "healthyDuration": "5s", "turnUnhealthyPeriodically": true, "reboot": true}),

@@ -46,6 +46,16 @@ fn is_label_value(text: &str) -> String {
     format!("{text}.matches('^({NAME})?$')")
 }
 
+/// CEL expression: `text` is the length of a phase, a second or more, or none. A text that is no duration is left to the
+/// rule of durations. One with a number of six digits is long enough; `duration` fails beyond 292 years.
+pub(super) fn is_phase(text: &str) -> String {
+    let is_duration = format!("{text}.matches('{}')", super::duration::PATTERN);
+    let length = format!("duration({text})");
+    format!(
+        "!{is_duration} || {text}.matches('[1-9][0-9]{{5}}') || {length} == duration('0') || {length} >= duration('1s')"
+    )
+}
+
 /// Rule for a text that becomes a label value.
 pub(super) fn label_value() -> Value {
     rule(

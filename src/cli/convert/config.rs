@@ -9,7 +9,7 @@ use super::{
     document::CONFIG,
     ledger::{Ledger, Path},
     machines::left_out,
-    values::{self, amount, duration, flag},
+    values::{self, amount, duration, flag, phase},
 };
 use crate::hollow_nodes::has_tag;
 
@@ -49,8 +49,8 @@ fn failures(ledger: &mut Ledger, config: &Path, class: &mut Value) {
     let [unhealthy, healthy, periodically, after] =
         ["unhealthyDuration", "healthyDuration", "turnUnhealthyPeriodically", "turnUnhealthyAfter"]
             .map(|field| config.at(field));
-    let has_unhealthy = ledger.check(&unhealthy, duration).is_some();
-    let has_healthy = ledger.check(&healthy, duration).is_some();
+    let has_unhealthy = ledger.check(&unhealthy, phase).is_some();
+    let has_healthy = ledger.check(&healthy, phase).is_some();
     let is_periodic = ledger.check(&periodically, flag) == Some(json!(true));
     let is_after = ledger.check(&after, flag) == Some(json!(true));
     for flag in [&periodically, &after] {
@@ -81,12 +81,12 @@ fn failures(ledger: &mut Ledger, config: &Path, class: &mut Value) {
             "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy",
         );
     } else if is_after {
-        ledger.place(&unhealthy, class, "spec.failures.unhealthyDuration", duration);
+        ledger.place(&unhealthy, class, "spec.failures.unhealthyDuration", phase);
         ledger.place(&after, class, "spec.failures.turnUnhealthyAfter", flag);
         ledger.without_effect(&healthy, "has no effect beside turnUnhealthyAfter");
     } else {
-        ledger.place(&unhealthy, class, "spec.failures.unhealthyDuration", duration);
-        ledger.place(&healthy, class, "spec.failures.healthyDuration", duration);
+        ledger.place(&unhealthy, class, "spec.failures.unhealthyDuration", phase);
+        ledger.place(&healthy, class, "spec.failures.healthyDuration", phase);
         ledger.place(&periodically, class, "spec.failures.turnUnhealthyPeriodically", flag);
         if !has_healthy {
             class["spec"]["failures"]["healthyDuration"] = json!("0s");

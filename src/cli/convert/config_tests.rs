@@ -70,6 +70,7 @@ fn what_cannot_be_is_said_with_what_to_write() {
         ("numCores: 0\n", "numCores: 0 is no amount"),
         ("memoryCapacity: 16GB\n", "memoryCapacity: \"16GB\" is no amount: write for example 16Gi"),
         ("turnUnhealthyAfter: yes please\nunhealthyDuration: 5s\n", "is neither true nor false"),
+        ("turnUnhealthyAfter: true\nunhealthyDuration: 5ms\n", "\"5ms\" is too short: write at least 1s"),
         (
             "unhealthyDuration: 5s\nturnUnhealthyAfter: true\nturnUnhealthyPeriodically: true\n",
             "exclude each other",

@@ -60,6 +60,16 @@ pub(super) fn duration(value: &Value) -> Outcome {
     }
 }
 
+/// The length of a phase of the fault injection.
+pub(super) fn phase(value: &Value) -> Outcome {
+    let outcome = duration(value)?;
+    let length = value.as_str().and_then(|text| text.parse::<GoDuration>().ok()).unwrap_or_default();
+    if (Duration::from_nanos(1)..Duration::from_secs(1)).contains(&length.0) {
+        return Err(format!("{value} is too short: write at least 1s"));
+    }
+    Ok(outcome)
+}
+
 /// An amount of a resource above zero and below 8Ei, the limit of the schema.
 pub(super) fn amount(value: &Value, example: &str) -> Outcome {
     const LIMIT: i128 = i64::MAX as i128 * 1_000_000_000;
