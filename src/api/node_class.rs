@@ -140,7 +140,7 @@ pub struct Provisioning {
     #[x_kube(validation = Rule::new("self.map(f, has(f.content) ? size(bytes(f.content)) : 0).sum() <= 1000000")
         .message("the contents of all files are more than the 1000000 bytes that one Secret holds: shorten them, or put them into the image"))]
     pub files: Option<Vec<ProvisionedFile>>,
-    /// The kubelet; that of the Kubernetes release that kube-node is built for when absent.
+    /// The kubelet; of the API server's version when absent.
     pub kubelet: Option<KubeletSource>,
     /// The container runtime that the Node reports; containerd 2.1.0 when absent.
     pub container_runtime: Option<ContainerRuntime>,

@@ -8,6 +8,15 @@ pub const OLDEST: u32 = 30;
 /// Newest minor version that is tested: that of the newest release of `kube-node up`.
 pub const NEWEST: u32 = 37;
 
+/// Kubelet version of hollow machines below an API server that does not tell its own.
+const KUBELET: &str = "v1.36.3";
+
+/// Kubelet version of hollow machines whose class names none: that of the API server, than which no kubelet may be newer.
+pub fn of_kubelets(version: &Info) -> String {
+    let version = &version.git_version;
+    if version.starts_with('v') { version.clone() } else { KUBELET.to_owned() }
+}
+
 /// Place of an API server's version in the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
@@ -72,6 +81,14 @@ mod tests {
         assert_eq!(check(&version("30")).unwrap(), None);
         let warning = check(&version("99")).unwrap().unwrap();
         assert!(warning.starts_with("v1.99.4 is newer than 1."), "{warning}");
+    }
+
+    #[test]
+    fn hollow_machines_report_the_version_of_their_api_server() {
+        for (server, kubelet) in [("v1.34.2+k3s1", "v1.34.2+k3s1"), ("v1.37.0", "v1.37.0"), ("", "v1.36.3")] {
+            let version = Info { git_version: server.to_owned(), ..Info::default() };
+            assert_eq!(of_kubelets(&version), kubelet, "{server}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use k8s_openapi::{
         core::v1::Namespace,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps,
+    apimachinery::pkg::version::Info,
 };
 use kube::{Api, Client, api::PostParams};
 use kube_ext::{call::call, environment};
@@ -116,14 +117,15 @@ impl Preflight<'_> {
         format!("{who} may not: {missing}; grant the rights of the chart's ClusterRole to this identity")
     }
 
-    /// Checks that the API server answers and is not too old. Logs a warning if it is newer than any that is tested.
-    pub async fn reach(&self) -> anyhow::Result<()> {
+    /// Checks that the API server answers and is not too old, and returns its version. Logs a warning if it is newer than any
+    /// that is tested.
+    pub async fn reach(&self) -> anyhow::Result<Info> {
         let version = call("ask the API server for its version", self.client.apiserver_version());
         let version = version.await.with_context(|| self.unreachable())?;
         if let Some(warning) = kubernetes_version::check(&version)? {
             warn!("{warning}");
         }
-        Ok(())
+        Ok(version)
     }
 
     /// Checks that the identity has all `rights`.

@@ -30,14 +30,12 @@ pub struct MachineRequest {
     pub credentials: Option<String>,
 }
 
-/// Default kubelet version of a hollow machine.
-const KUBELET_VERSION: &str = "v1.36.3";
 /// Default container runtime of a hollow machine: name and version.
 const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 
 impl MachineRequest {
-    /// Description of the machine for its hollow kubelet.
-    pub fn shape(&self) -> Result<MachineDescription, ProviderError> {
+    /// Description of the machine for its hollow kubelet, whose version is `kubelet_version` unless the class names one.
+    pub fn shape(&self, kubelet_version: &str) -> Result<MachineDescription, ProviderError> {
         let amounts = self.machine.amounts();
         let (capacity, allocatable) = amounts.map_err(|error| ProviderError::Invalid(error.to_string()))?;
         let provisioning = self.machine.provisioning.clone().unwrap_or_default();
@@ -50,7 +48,7 @@ impl MachineRequest {
             capacity,
             allocatable,
             container_runtime: format!("{runtime}://{version}"),
-            kubelet_version: kubelet.unwrap_or_else(|| KUBELET_VERSION.to_owned()),
+            kubelet_version: kubelet.unwrap_or_else(|| kubelet_version.to_owned()),
             commands: provisioning.commands.unwrap_or_default(),
         })
     }

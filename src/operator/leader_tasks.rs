@@ -25,7 +25,7 @@ use prometheus::Registry;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Caches, Options, TaskGroup};
+use super::{ApiServer, Caches, Options, TaskGroup};
 use crate::hollow::{HollowProvider, InProcess};
 
 /// Poll interval until all watches are in sync.
@@ -40,7 +40,7 @@ const LEASES_LIMIT: Duration = Duration::from_secs(3);
 pub(super) fn start(
     tasks: &mut TaskGroup,
     options: Options,
-    cluster: String,
+    server: ApiServer,
     client: Client,
     caches: &Caches,
     registry: &Registry,
@@ -62,14 +62,16 @@ pub(super) fn start(
         server: options.client.anonymous(),
         fence: leadership.fence().clone(),
     };
-    let in_process = InProcess::register(hollow, bootstrap, options.max_machines, &caches.nodes, registry)?;
+    let machine_options = (options.max_machines, server.kubelet_version.as_str());
+    let in_process = InProcess::register(hollow, bootstrap, machine_options, &caches.nodes, registry)?;
     let hollow = HollowProvider::new(in_process, client.clone(), Arc::clone(&caches.nodes), membership);
     let hollow: Arc<dyn Provider> = Arc::new(hollow);
     let kubemark = kubemark::Options {
-        cluster,
+        cluster: server.cluster,
         namespace: options.namespace.clone(),
         machine_namespace: options.machine_namespace.clone(),
         image: options.machine_image,
+        kubelet_version: server.kubelet_version,
         server: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
         ca: options.client.ca(),
         fence: leadership.fence().clone(),

@@ -17,7 +17,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics,
 };
-use kube_node_controllers::{Access, ProviderIdPrefix, autoscaler, inventory, preflight};
+use kube_node_controllers::{Access, ProviderIdPrefix, autoscaler, inventory, kubernetes_version, preflight};
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -77,7 +77,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
 
     let access = options.client.clone();
     let client = access.client()?;
-    let cluster = tokio::select! {
+    let server = tokio::select! {
         biased;
         checked = check(&mut options, &client) => checked?,
         () = shutdown.cancelled() => return Ok(()),
@@ -106,21 +106,28 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
         caches.relist();
     }
     let work = Box::pin(async {
-        leader_tasks::start(&mut tasks, options, cluster, fenced, &caches, &registry, &leadership)?;
+        leader_tasks::start(&mut tasks, options, server, fenced, &caches, &registry, &leadership)?;
         tasks.supervise().await
     });
     hold(election, work).await
 }
 
-/// Runs the preflight checks and returns the UID of the cluster. Clears `options.endpoints` if the rights to
-/// serve them are missing.
-async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String> {
+/// What the preflight checks learn of the API server.
+struct ApiServer {
+    /// UID of its cluster.
+    cluster: String,
+    /// Version of hollow kubelets whose class names none.
+    kubelet_version: String,
+}
+
+/// Runs the preflight checks. Clears `options.endpoints` if the rights to serve them are missing.
+async fn check(options: &mut Options, client: &Client) -> anyhow::Result<ApiServer> {
     let Options { client: own, hollow, endpoints, namespace, machine_namespace, election, .. } = options;
     let hollow = hollow.as_ref().unwrap_or(own);
     let kubelets = hollow.client()?;
     let operator = own.preflight(client, namespace, machine_namespace);
     let kubelets = hollow.preflight(&kubelets, namespace, machine_namespace);
-    operator.reach().await?;
+    let kubelet_version = kubernetes_version::of_kubelets(&operator.reach().await?);
     operator.rights(preflight::OPERATOR).await?;
     kubelets.rights(preflight::HOLLOW).await?;
     *endpoints = kubelets.endpoints(endpoints.take()).await?;
@@ -129,5 +136,5 @@ async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String>
     }
     let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));
     operator.no_other_leader(election).await?;
-    operator.cluster_id().await
+    Ok(ApiServer { cluster: operator.cluster_id().await?, kubelet_version })
 }

@@ -71,6 +71,8 @@ pub struct Options {
     pub cluster: String,
     /// Our own image.
     pub image: String,
+    /// Kubelet version of machines of that image whose class names none.
+    pub kubelet_version: String,
     /// URL at which machines reach the API server.
     pub server: String,
     /// CA certificates of the API server (PEM).
@@ -235,7 +237,7 @@ impl KubemarkProvider {
             cluster: &self.options.cluster,
             machine,
             own_image: &self.options.image,
-            shape: &to_json(&request.shape()?)?,
+            shape: &to_json(&request.shape(&self.options.kubelet_version)?)?,
             settings: &to_json(settings)?,
         };
         let pod = pod::pod(&blueprint, &files).map_err(ProviderError::retryable)?;

@@ -23,20 +23,23 @@ pub struct InProcess {
     hollow: Hollow,
     dedicated: Arc<DedicatedIdentities>,
     slots: Arc<Slots>,
+    /// Kubelet version of machines whose class names none.
+    kubelet_version: Arc<str>,
 }
 
 impl InProcess {
-    /// At most `max_machines` machines, run by `hollow`. Those with a dedicated identity obtain it by
-    /// `bootstrap`. `nodes` must be filled by a watch.
+    /// At most `max_machines` machines, run by `hollow`, with kubelets of `kubelet_version` unless their class names another.
+    /// Those with a dedicated identity obtain it by `bootstrap`. `nodes` must be filled by a watch.
     pub fn register(
         hollow: Hollow,
         bootstrap: BootstrapClient,
-        max_machines: usize,
+        (max_machines, kubelet_version): (usize, &str),
         nodes: &Cache<NodeView>,
         registry: &Registry,
     ) -> Result<Self, prometheus::Error> {
         let dedicated = DedicatedIdentities::new(hollow.clone(), bootstrap, Meter::new(registry)?);
-        Ok(Self { hollow, dedicated, slots: Slots::register(max_machines, nodes, registry)? })
+        let slots = Slots::register(max_machines, nodes, registry)?;
+        Ok(Self { hollow, dedicated, slots, kubelet_version: kubelet_version.into() })
     }
 
     /// UID of the machine of a Node, by the Node's name.
@@ -59,7 +62,7 @@ impl InProcess {
     /// Creates a machine if there is room. An existing one is left as it is.
     pub fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let MachineId { node, uid } = request.id.clone();
-        let spec = MachineSpec::new(request.shape()?, None, request.settings.clone());
+        let spec = MachineSpec::new(request.shape(&self.kubelet_version)?, None, request.settings.clone());
         let spec = MachineSpec { node, uid, ..spec };
         if request.machine.load().is_some() {
             self.slots.acquire(&request.id, capacity::DEDICATED)?;

@@ -17,7 +17,7 @@ use kube_ext::{
     leader::{self, Election, Leadership},
     metrics::{self, gauge},
 };
-use kube_node_controllers::{Access, Revisions, hosts::MembershipWatch, preflight};
+use kube_node_controllers::{Access, Revisions, hosts::MembershipWatch, kubernetes_version, preflight};
 use machine_identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -74,13 +74,15 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let client = access.client()?;
     let checked = async {
         let preflight = access.preflight(&client, &namespace, &machine_namespace);
-        preflight.reach().await?;
+        let version = preflight.reach().await?;
         preflight.rights(preflight::HOST).await?;
         preflight.rights(preflight::HOLLOW).await?;
         preflight.election(&presence.name).await?;
-        preflight.endpoints(endpoints).await
+        anyhow::Ok((preflight.endpoints(endpoints).await?, kubernetes_version::of_kubelets(&version)))
     };
-    let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
+    let Some((endpoints, kubelet_version)) = shutdown.run_until_cancelled(checked).await.transpose()? else {
+        return Ok(());
+    };
     info!(url = access.url, group, host = name, "connected");
     let failover_delay = presence.timing.lease();
     let mut election = Election::new(client, presence, Arc::clone(&leadership));
@@ -105,8 +107,13 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
             server: access.anonymous(),
             fence: leadership.fence().clone(),
         };
-        let machines =
-            InProcess::register(hollow.clone(), bootstrap, max_machines, &caches.nodes, &registry)?;
+        let machines = InProcess::register(
+            hollow.clone(),
+            bootstrap,
+            (max_machines, &*kubelet_version),
+            &caches.nodes,
+            &registry,
+        )?;
         let revisions = Revisions::new(fenced.clone(), &namespace);
         let ready = caches.readiness();
         let (reconciler, queue) =
