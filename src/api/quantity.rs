@@ -72,13 +72,20 @@ pub fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
     amounts.iter().map(|(name, amount)| Ok((name.clone(), Quantity(nanos(amount)?.to_string())))).collect()
 }
 
-/// `capacity` minus `reserved`, at least zero: the allocatable resources of a Node.
+/// `capacity` minus `reserved`, at least zero: the allocatable resources of a Node. Huge pages are no longer memory that pods
+/// may use, as with a kubelet.
 ///
-/// A resource without a reservation keeps its notation.
+/// A resource of which nothing is taken keeps its notation.
 pub fn allocatable(capacity: &Resources, reserved: &Resources) -> Result<Resources, ParseQuantityError> {
+    let huge_pages = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+    let huge_pages = huge_pages.map(|(_, amount)| nanos(amount)).sum::<Result<i128, _>>()?;
     let left = |(name, amount): (&String, &Quantity)| {
-        let Some(taken) = reserved.get(name) else { return Ok((name.clone(), amount.clone())) };
-        let left = (nanos(amount)? - nanos(taken)?).max(0);
+        let taken = reserved.get(name).map(nanos).transpose()?.unwrap_or(0);
+        let taken = if name == "memory" { taken + huge_pages } else { taken };
+        if taken == 0 {
+            return Ok((name.clone(), amount.clone()));
+        }
+        let left = (nanos(amount)? - taken).max(0);
         Ok((name.clone(), Quantity(written(left))))
     };
     capacity.iter().map(left).collect()
@@ -151,6 +158,14 @@ mod tests {
         let capacity = amounts(&[("cpu", "4"), ("memory", "16Gi"), ("pods", "110")]);
         let reserved = amounts(&[("cpu", "100m"), ("memory", "512Mi")]);
         let wanted = amounts(&[("cpu", "3900m"), ("memory", "16642998272"), ("pods", "110")]);
+        assert_eq!(allocatable(&capacity, &reserved), Ok(wanted));
+    }
+
+    #[test]
+    fn huge_pages_are_taken_out_of_the_allocatable_memory() {
+        let capacity = amounts(&[("memory", "4Gi"), ("hugepages-2Mi", "1Gi"), ("hugepages-1Gi", "1Gi")]);
+        let reserved = amounts(&[("memory", "1Gi")]);
+        let wanted = amounts(&[("memory", "1073741824"), ("hugepages-2Mi", "1Gi"), ("hugepages-1Gi", "1Gi")]);
         assert_eq!(allocatable(&capacity, &reserved), Ok(wanted));
     }
 
