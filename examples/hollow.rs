@@ -157,6 +157,6 @@ fn machine(node: &NodeView, args: &Args) -> MachineSpec {
         kubelet_version: "v1.36.3".to_owned(),
         container_runtime: "containerd://2.1.0".to_owned(),
         ip: None,
-        settings: MachineSettings { failures, containers: ContainerDefaults::default() },
+        settings: MachineSettings { failures, ..MachineSettings::default() },
     }
 }

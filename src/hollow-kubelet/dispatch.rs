@@ -115,7 +115,7 @@ mod tests {
             kubelet_version: String::new(),
             container_runtime: String::new(),
             ip: None,
-            settings: MachineSettings { failures: None, containers: ContainerDefaults::default() },
+            settings: MachineSettings::default(),
         }
     }
 

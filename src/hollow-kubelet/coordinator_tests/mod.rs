@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::*;
 
+mod csi_nodes;
 mod failures;
 mod machines;
 mod pods;
@@ -82,7 +83,7 @@ impl World {
             kubelet_version: "v1.36.3".to_owned(),
             container_runtime: "containerd://2.1.0".to_owned(),
             ip: None,
-            settings: MachineSettings { failures, containers: ContainerDefaults::default() },
+            settings: MachineSettings { failures, ..MachineSettings::default() },
         };
         self.coordinator.create(spec, self.start);
     }
