@@ -12,9 +12,7 @@ use hollow_kubelet::{Hollow, MachineSpec, RESTART};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use kube::{Api, Client, Config, api::PostParams, runtime::watcher};
 use kube_ext::telemetry::{self, LogFormat};
-use kube_node_api::{
-    ContainerDefaults, FailureMode, Failures, GoDuration, Resources, machine_files::MachineSettings, names,
-};
+use kube_node_api::{FailureMode, Failures, GoDuration, Resources, machine_files::MachineSettings, names};
 use kube_node_cache::{Cache, NodeView, PodView};
 use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde_json::json;

@@ -72,7 +72,7 @@ pub struct Coordinator {
     pub watchers: Vec<UnboundedSender<MachineState>>,
     /// Last renewal time of each Lease by an earlier process, by Node name; removed as machines are created.
     pub renewed_before: HashMap<String, Timestamp>,
-    /// Names of the CSINodes that were there when the first CSIDriver was seen; None before.
+    /// Names of the `CSINodes` that were there when the first `CSIDriver` was seen; None before.
     csi_nodes: Option<HashSet<String>>,
     nodes: Arc<Cache<NodeView>>,
 }
@@ -172,7 +172,7 @@ impl Coordinator {
         self.pods.enqueue_of(&machine.node, &mut self.schedule, now);
     }
 
-    /// Creates the CSINode of every machine, except those that exist.
+    /// Creates the `CSINode` of every machine, except those that exist.
     pub fn want_csi_nodes(&mut self, existing: HashSet<String>, now: Clock) {
         for (uid, Kubelet { machine, csi_node, .. }) in &mut self.kubelets {
             if existing.contains(&*machine.node) {

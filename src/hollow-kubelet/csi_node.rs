@@ -1,6 +1,6 @@
-//! CSINode of a machine: created once, as a kubelet creates the object when it starts.
+//! `CSINode` of a machine: created once, as a kubelet creates the object when it starts.
 //!
-//! Inputs: the class, and whether the cluster has a CSIDriver. Output: the request. No driver registers with a hollow kubelet, so
+//! Inputs: the class, and whether the cluster has a `CSIDriver`. Output: the request. No driver registers with a hollow kubelet, so
 //! the list of drivers is empty; what others write into it is theirs.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -32,10 +32,10 @@ const MIGRATED: (&str, &str) = (
     "storage.alpha.kubernetes.io/migrated-plugins",
     "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
 );
-/// Minimum lifetime of one watch of the CSIDrivers.
+/// Minimum lifetime of one watch of the `CSIDrivers`.
 const LEAST_LIFE: Duration = Duration::from_mins(5);
 
-/// CSINode of a machine.
+/// `CSINode` of a machine.
 #[derive(Debug, Default)]
 pub struct CsiNode {
     /// True once the object exists or cannot be created.
@@ -110,8 +110,8 @@ impl CsiNode {
     }
 }
 
-/// Waits until the cluster has a CSIDriver, by a watch that ends then; returns the names of the CSINodes. An error is final: the
-/// identity may not watch CSIDrivers.
+/// Waits until the cluster has a `CSIDriver`, by a watch that ends then; returns the names of the `CSINodes`. An error is final: the
+/// identity may not watch `CSIDrivers`.
 pub async fn once_wanted(client: &Client) -> Result<HashSet<String>, WatchError> {
     let watch = WatchRequest {
         path: "/apis/storage.k8s.io/v1/csidrivers".to_owned(),

@@ -165,15 +165,15 @@ impl Hollow {
         Ok(())
     }
 
-    /// Creates the CSINodes of all machines once the cluster has a CSIDriver; until then by a watch that the process has for all
-    /// of them. An error is final: CSINodes are created only where the class asks for it.
+    /// Creates the `CSINodes` of all machines once the cluster has a `CSIDriver`; until then by a watch that the process has for all
+    /// of them. An error is final: `CSINodes` are created only where the class asks for it.
     pub async fn follow_csi_drivers(&self) -> Result<(), WatchError> {
         let existing = csi_node::once_wanted(&self.shared.client).await?;
         self.shared.change(|coordinator, now| coordinator.want_csi_nodes(existing, now));
         Ok(())
     }
 
-    /// Creates the CSINodes of all machines, whether or not the cluster has a CSIDriver.
+    /// Creates the `CSINodes` of all machines, whether or not the cluster has a `CSIDriver`.
     pub fn create_csi_nodes(&self) {
         self.shared.change(|coordinator, now| coordinator.want_csi_nodes(HashSet::new(), now));
     }

@@ -125,7 +125,7 @@ pub fn spread(time: Duration, least: f64) -> Duration {
 pub struct UnderWay {
     /// Lease renewals.
     pub renewals: usize,
-    /// Other writes of machines: creations of Leases and CSINodes, and node status.
+    /// Other writes of machines: creations of Leases and `CSINodes`, and node status.
     pub machines: usize,
     /// Writes of pods, events included.
     pub pods: usize,

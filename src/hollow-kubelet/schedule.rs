@@ -63,7 +63,7 @@ pub enum Priority {
     Lookup,
     /// Sending of queued events; one job for all of them.
     Event,
-    /// Creation of a machine's CSINode.
+    /// Creation of a machine's `CSINode`.
     CsiNode,
     /// Sync of a pod in a namespace whose writes are not answered in time; handed out by [`Schedule::next_slow`].
     SlowPod,

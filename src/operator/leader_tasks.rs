@@ -136,7 +136,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Creates CSINodes once the cluster has a CSIDriver.
+/// Creates `CSINodes` once the cluster has a `CSIDriver`.
 pub(super) async fn follow_csi_drivers(machines: Hollow, stop: CancellationToken) {
     if let Some(Err(error)) = stop.run_until_cancelled(machines.follow_csi_drivers()).await {
         warn!(error = chain(&error), "hollow nodes get no CSINodes, unless their class asks for them");

@@ -39,7 +39,7 @@ pub enum Aspect {
     Metadata,
     /// Capacity and allocatable of a Node.
     Resources,
-    /// A Node's CSINode.
+    /// A Node's `CSINode`.
     CsiNode,
     /// A Node's status some time after edits by another client.
     Edits,

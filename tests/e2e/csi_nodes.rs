@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::CLUSTER;
 use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, name};
 
-/// Waits for the CSINode of a Node.
+/// Waits for the `CSINode` of a Node.
 async fn csi_node_of(own: &Fixture, node: &Node) -> CSINode {
     let csi_nodes: Api<CSINode> = Api::all(own.client.clone());
     eventually("the CSINode is created", LONG, async || csi_nodes.get_opt(&name(node)).await.unwrap()).await

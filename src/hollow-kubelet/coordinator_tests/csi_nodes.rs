@@ -13,7 +13,7 @@ fn created(world: &mut World, second: u64, answer: Result<&str, u16>) -> Vec<Str
         }
         let refused = |code| TransportError::Refused(kube::core::Status::default().with_code(code).boxed());
         let answer = if is_csi_node { answer.map_err(refused) } else { Ok("1000") };
-        world.coordinator.finish(&job, answer.as_ref().copied(), now.wall, now);
+        world.coordinator.finish(&job, answer.as_deref(), now.wall, now);
     }
     nodes
 }
