@@ -89,6 +89,10 @@ pub struct ContainerView {
     pub started: bool,
     /// Number of restarts.
     pub restarts: i32,
+    /// Image of the run that the status describes, as the status names it.
+    pub image: InternedStr,
+    /// Number of restarts in a row before that run: see [`crashes`].
+    pub crashes: u8,
     /// Current state.
     pub state: ContainerState,
     /// Previous end, of a container that has started again or is about to.
@@ -119,6 +123,8 @@ pub enum ContainerState {
 pub struct Terminated {
     /// Exit code.
     pub exit_code: i32,
+    /// Number of restarts in a row before this run: see [`crashes`].
+    pub crashes: u8,
     /// Reason, as one word.
     pub reason: InternedStr,
     /// Start time.
@@ -149,6 +155,9 @@ messages! {
         last_state: Option<ProtobufState> = 3 (message, optional);
         ready: bool = 4 (bool);
         restart_count: i32 = 5 (int32);
+        image: String = 6 (string);
+        #[serde(rename = "containerID")]
+        container_id: String = 8 (string);
         started: bool = 9 (bool);
     }
 
@@ -172,6 +181,8 @@ messages! {
         reason: String = 3 (string);
         started_at: Option<Time> = 5 (message, optional);
         finished_at: Option<Time> = 6 (message, optional);
+        #[serde(rename = "containerID")]
+        container_id: String = 7 (string);
     }
 }
 
@@ -208,7 +219,8 @@ impl From<ProtobufCondition> for PodCondition {
 
 impl From<ProtobufContainer> for ContainerView {
     fn from(container: ProtobufContainer) -> Self {
-        let ProtobufContainer { name, ready, started, restart_count, state, last_state } = container;
+        let ProtobufContainer { name, ready, started, restart_count, image, container_id, state, last_state } =
+            container;
         let ProtobufState { waiting, running, terminated } = state.unwrap_or_default();
         let state = match (terminated, running, waiting) {
             (Some(terminated), ..) => ContainerState::Terminated(terminated.into()),
@@ -219,15 +231,24 @@ impl From<ProtobufContainer> for ContainerView {
             }
         };
         let last = last_state.and_then(|state| state.terminated).map(|last| Box::new(last.into()));
-        Self { name: intern(&name), ready, started, restarts: restart_count, state, last }
+        let (restarts, image, crashes) = (restart_count, intern(&image), crashes(&container_id));
+        Self { name: intern(&name), ready, started, restarts, image, crashes, state, last }
     }
 }
 
 impl From<ProtobufTerminated> for Terminated {
     fn from(terminated: ProtobufTerminated) -> Self {
-        let ProtobufTerminated { exit_code, reason, started_at, finished_at } = terminated;
-        Self { exit_code, reason: intern(&reason), started: at(started_at), finished: at(finished_at) }
+        let ProtobufTerminated { exit_code, reason, started_at, finished_at, container_id } = terminated;
+        let (started, finished) = (at(started_at), at(finished_at));
+        Self { exit_code, crashes: crashes(&container_id), reason: intern(&reason), started, finished }
     }
+}
+
+/// Number of restarts in a row before a run, which decides the back-off after its end. Hollow kubelets record it as the
+/// last digit of the container's ID, where it outlasts their process.
+fn crashes(container_id: &str) -> u8 {
+    let digit = container_id.chars().next_back().and_then(|last| last.to_digit(16));
+    digit.and_then(|digit| digit.try_into().ok()).unwrap_or_default()
 }
 
 /// Backoff in a kubelet's message.
@@ -251,8 +272,10 @@ mod tests {
             "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": null}],
             "containerStatuses": [
                 {"name": "a", "ready": true, "started": true, "restartCount": 3, "image": "i", "imageID": "",
+                 "containerID": "containerd://ab04",
                  "state": {"running": {"startedAt": time.to_string()}},
-                 "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "startedAt": null, "finishedAt": null}}},
+                 "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "containerID": "containerd://ab13",
+                               "startedAt": null, "finishedAt": null}}},
                 {"name": "b", "ready": false, "restartCount": 1, "state": {"waiting": {
                     "reason": "CrashLoopBackOff", "message": "back-off 1m20s restarting failed container=b pod=b_default(u)"}}},
                 {"name": "c", "state": {"terminated": {"exitCode": 2, "finishedAt": time.to_string(), "startedAt": null}}},
@@ -263,7 +286,8 @@ mod tests {
         assert!(status.has("Ready") && status.qos == Qos::Burstable);
         let [a, b, c] = &*status.containers else { panic!() };
         assert_eq!(a.state, ContainerState::Running { since: Some(time) });
-        assert!(a.restarts == 3 && a.started);
+        assert!(a.restarts == 3 && a.started && &*a.image == "i");
+        assert_eq!((a.crashes, a.last.as_ref().map(|last| last.crashes)), (4, Some(3)));
         assert_eq!(a.last.as_ref().map(|last| (last.exit_code, &*last.reason)), Some((137, "OOMKilled")));
         let back_off = Some(Duration::from_secs(80));
         assert_eq!(b.state, ContainerState::Waiting { reason: "CrashLoopBackOff".into(), back_off });

@@ -1,4 +1,4 @@
-//! A registry with one image, which is a shell, in the real node's network: what a kubelet pulls is pulled for real, by
+//! A registry with two images, which are a shell, in the real node's network: what a kubelet pulls is pulled for real, by
 //! its digest, and what is not there is not found. Files that busybox serves: a registry needs no more to be read from.
 
 use std::{
@@ -25,6 +25,8 @@ const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
 /// The image. busybox tells the media type of its manifest by the ending of the tag.
 pub const IMAGE: &str = "127.0.0.1:5000/box:v1.manifest";
+/// Another one, of the same programs.
+pub const OTHER: &str = "127.0.0.1:5000/box:v2.manifest";
 /// One that is not there.
 pub const MISSING: &str = "127.0.0.1:5000/none:v1.manifest";
 
@@ -34,7 +36,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Writes the image into `dir` and serves it.
+    /// Writes the images into `dir` and serves them.
     pub fn start(dir: &Path) -> Self {
         write(dir);
         let server = in_its_network(&CLUSTER, BUSYBOX)
@@ -67,26 +69,29 @@ fn write(dir: &Path) {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     std::io::Write::write_all(&mut packed, &tar).unwrap();
     let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-    let config = json!({
-        "architecture": architecture,
-        "os": "linux",
-        "config": {"Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [digest(&tar)]},
-    });
+    let packed = packed.finish().unwrap();
     let store = |media_type: &str, bytes: &[u8]| -> Value {
         fs::write(blobs.join(digest(bytes)), bytes).unwrap();
         json!({"mediaType": media_type, "digest": digest(bytes), "size": bytes.len()})
     };
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": store("application/vnd.docker.container.image.v1+json", config.to_string().as_bytes()),
-        "layers": [store("application/vnd.docker.image.rootfs.diff.tar.gzip", &packed.finish().unwrap())],
-    });
-    let manifest = manifest.to_string();
-    let by_digest: PathBuf = manifests.join(digest(manifest.as_bytes()));
-    for path in [manifests.join("v1.manifest"), by_digest] {
-        fs::write(path, &manifest).unwrap();
+    for version in ["v1", "v2"] {
+        let config = json!({
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"Env": ["PATH=/bin"], "Labels": {"version": version}},
+            "rootfs": {"type": "layers", "diff_ids": [digest(&tar)]},
+        });
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": store("application/vnd.docker.container.image.v1+json", config.to_string().as_bytes()),
+            "layers": [store("application/vnd.docker.image.rootfs.diff.tar.gzip", &packed)],
+        });
+        let manifest = manifest.to_string();
+        let by_digest: PathBuf = manifests.join(digest(manifest.as_bytes()));
+        for path in [manifests.join(format!("{version}.manifest")), by_digest] {
+            fs::write(path, &manifest).unwrap();
+        }
     }
 }
 

@@ -100,7 +100,7 @@ pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &S
                 evict(client, &pods, &name).await;
             }
             Step::Spec(change) => {
-                let patch = Patch::Merge(json!({"spec": change}));
+                let patch = Patch::Strategic(json!({"spec": change}));
                 pods.patch(&name, &PatchParams::default(), &patch).await.unwrap();
             }
             Step::Condition(r#type, status) => {

@@ -5,11 +5,15 @@ use serde_json::{Value, json};
 
 use super::{
     SLOT, TAINT,
-    registry::{IMAGE, MISSING},
+    registry::{IMAGE, MISSING, OTHER},
 };
 
 /// Ends well when it is told to stop.
 const OBEYS: &str = "trap 'exit 0' TERM; sleep 86400 & wait";
+/// The annotation that says so.
+const IN_ORDER: [(&str, &str); 1] = [("exit-code", "0")];
+/// Takes its time to end well.
+const SLOW: &str = "trap 'sleep 6; exit 0' TERM; sleep 86400 & wait";
 /// The first process of a container ignores what it has no handler for.
 const DEAF: &str = "sleep 86400";
 /// A condition that only the test sets.
@@ -40,7 +44,7 @@ pub enum Step {
     Pause,
     /// Through a disruption budget that allows it.
     Evict,
-    /// A merge patch of its spec.
+    /// A strategic merge patch of its spec.
     Spec(Value),
     /// Somebody else writes a condition: its type and status.
     Condition(&'static str, &'static str),
@@ -55,6 +59,8 @@ pub enum Goal {
     Condition(&'static str, &'static str),
     /// Its first container waits for this reason, after so many restarts or more: a busy kubelet may not say so each time.
     Waits(&'static str, u64),
+    /// Its first container is ready after so many restarts.
+    Restarted(u64),
     Observed(u64),
 }
 
@@ -89,6 +95,10 @@ impl Goal {
                 let first = &status["containerStatuses"][0];
                 let after = first["restartCount"].as_u64().unwrap_or_default();
                 first["state"]["waiting"]["reason"] == *reason && after >= *restarts
+            }
+            Self::Restarted(restarts) => {
+                let first = &status["containerStatuses"][0];
+                first["restartCount"] == *restarts && first["ready"] == true
             }
             Self::Observed(generation) => {
                 status["observedGeneration"].as_u64().is_some_and(|seen| seen >= *generation)
@@ -215,7 +225,7 @@ fn starts() -> Vec<Scenario> {
             "sidecar",
             with(main_does("sleep 8"), json!({"initContainers": [with(container("side", OBEYS), json!({"restartPolicy": "Always"}))]})),
         )
-        .annotated(&[("start-time.side", "1s"), ("run-time", "8s")])
+        .annotated(&[("start-time.side", "1s"), ("run-time", "8s"), ("exit-code.side", "0")])
         .never(),
         Scenario::new(
             "probes",
@@ -239,6 +249,11 @@ fn starts() -> Vec<Scenario> {
             Step::Until(Goal::Ready),
             Step::Spec(json!({"activeDeadlineSeconds": 86_400})),
             Step::Until(Goal::Observed(2)),
+        ]),
+        Scenario::new("other-image", main_does(OBEYS)).annotated(&IN_ORDER).steps(vec![
+            Step::Until(Goal::Ready),
+            Step::Spec(json!({"containers": [{"name": "main", "image": OTHER}]})),
+            Step::Until(Goal::Restarted(1)),
         ]),
         Scenario::new("no-image", main_with(json!({"image": MISSING})))
             .annotated(&[("image-error", "not found")])
@@ -288,6 +303,7 @@ fn ends() -> Vec<Scenario> {
             .until(Goal::Waits("CrashLoopBackOff", 2))
             .endless(),
         Scenario::new("deadline", with(main_does(OBEYS), json!({"activeDeadlineSeconds": 20})))
+            .annotated(&IN_ORDER)
             .until(Goal::Over),
     ]
 }
@@ -295,7 +311,9 @@ fn ends() -> Vec<Scenario> {
 fn deletions() -> Vec<Scenario> {
     let grace = |spec: Value, seconds: u64| with(spec, json!({"terminationGracePeriodSeconds": seconds}));
     vec![
-        Scenario::new("deleted", main_does(OBEYS)).deleted(25),
+        Scenario::new("deleted", main_does(OBEYS)).annotated(&IN_ORDER).deleted(25),
+        // In a shared process namespace a container is not the first process, and the signal ends it.
+        Scenario::new("deleted-by-signal", with(deaf(), json!({"shareProcessNamespace": true}))).deleted(25),
         Scenario::new("deleted-deaf", grace(deaf(), 10)).annotated(&[("stop-time", "1h")]).deleted(9),
         Scenario {
             deletion: Some(Deletion { longer_than: 25 }),
@@ -307,13 +325,32 @@ fn deletions() -> Vec<Scenario> {
                 Step::Until(Goal::Gone),
             ])
         },
-        Scenario::new("pre-stop", main_with(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}))).deleted(4),
+        Scenario::new("pre-stop", main_with(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}})))
+            .annotated(&IN_ORDER)
+            .deleted(4),
         Scenario::new(
             "deleted-sidecar",
             with(main_does(OBEYS), json!({"initContainers": [with(container("side", OBEYS), json!({"restartPolicy": "Always"}))]})),
         )
-        .annotated(&[("start-time.side", "1s")])
+        .annotated(&[("start-time.side", "1s"), ("exit-code", "0"), ("exit-code.side", "0")])
         .deleted(25),
+        Scenario::new(
+            "deleted-sidecars",
+            with(main_does(OBEYS), json!({"initContainers": ["side", "other"].map(|name| {
+                with(container(name, SLOW), json!({"restartPolicy": "Always"}))
+            })})),
+        )
+        .annotated(&[
+            ("exit-code", "0"),
+            ("start-time.side", "1s"),
+            ("stop-time.side", "6s"),
+            ("exit-code.side", "0"),
+            ("start-time.other", "1s"),
+            ("stop-time.other", "6s"),
+            ("exit-code.other", "0"),
+        ])
+        // One after another.
+        .deleted(11),
         Scenario {
             deletion: Some(Deletion { longer_than: 25 }),
             ..Scenario::new("deleted-early", main_with(json!({"image": MISSING})))
@@ -322,7 +359,7 @@ fn deletions() -> Vec<Scenario> {
         },
         Scenario {
             deletion: Some(Deletion { longer_than: 25 }),
-            ..Scenario::new("evicted", main_does(OBEYS)).steps(vec![
+            ..Scenario::new("evicted", main_does(OBEYS)).annotated(&IN_ORDER).steps(vec![
                 Step::Until(Goal::Ready),
                 Step::Evict,
                 Step::Until(Goal::Gone),
@@ -347,6 +384,7 @@ fn refusals() -> Vec<Scenario> {
             ..Scenario::new("taint", with(main_does(OBEYS), json!({"tolerations": []}))).refused()
         },
         Scenario::new("preempted", main_with(requests(SLOT, "1")))
+            .annotated(&IN_ORDER)
             .steps(vec![Step::Until(Goal::Ready), Step::Until(Goal::Over)]),
         Scenario {
             after: Some("preempted"),

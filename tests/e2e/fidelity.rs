@@ -120,9 +120,8 @@ async fn a_critical_pod_takes_the_place_of_another() {
     until(&own, "true-usual", "runs", |pod| phase(pod) == "Running").await;
     let critical = json!({"containers": of_cpu("2"), "priorityClassName": "system-node-critical"});
     own.pod_on(&node, "true-critical", json!({}), critical).await;
-    // It ends well, and a kubelet forgets why it had to.
-    let gone = until(&own, "true-usual", "makes room", |pod| phase(pod) == "Succeeded").await.status.unwrap();
-    assert_eq!(gone.reason, None);
+    let gone = until(&own, "true-usual", "makes room", |pod| phase(pod) == "Failed").await.status.unwrap();
+    assert_eq!(gone.reason.as_deref(), Some("Preempting"));
     let target = gone.conditions.unwrap().into_iter().find(|condition| condition.type_ == "DisruptionTarget");
     assert_eq!(target.unwrap().reason.as_deref(), Some("TerminationByKubelet"));
     until(&own, "true-critical", "runs", |pod| phase(pod) == "Running").await;
@@ -147,12 +146,34 @@ async fn an_image_that_is_missing_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_job_with_a_sidecar_completes_and_one_with_a_deadline_does_not() {
+async fn a_container_whose_image_changes_starts_again() {
+    let (own, node) = node_of("true-update").await;
+    own.pod_on(&node, "true-update", json!({}), json!({})).await;
+    let before = until(&own, "true-update", "runs", |pod| phase(pod) == "Running").await;
+    let change = json!({"spec": {"containers": [{"name": "main", "image": "example.com/main:2"}]}});
+    own.pods.patch("true-update", &PatchParams::default(), &Patch::Strategic(change)).await.unwrap();
+    let after = until(&own, "true-update", "has restarted", |pod| {
+        container(pod).is_some_and(|main| main.restart_count == 1 && main.ready)
+    })
+    .await;
+    let [before, after] = [before, after].map(|pod| container(&pod).unwrap());
+    assert_eq!(after.image, "example.com/main:2");
+    assert!(after.image_id != before.image_id && after.container_id != before.container_id);
+    let last = after.last_state.unwrap().terminated.unwrap();
+    assert_eq!((last.exit_code, last.container_id), (143, before.container_id));
+    let killing = event(&own, "true-update", "Killing").await.message.unwrap();
+    assert_eq!(killing, "Container main definition changed, will be restarted");
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_job_with_sidecars_completes_and_one_with_a_deadline_does_not() {
     let (own, node) = node_of("true-jobs").await;
     let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
     let job = |name: &str, annotations: Value, more: Value| {
         let mut spec = json!({"nodeName": node, "restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
-            "initContainers": [{"name": "first", "image": "i"}, {"name": "beside", "image": "i", "restartPolicy": "Always"}],
+            "initContainers": [{"name": "first", "image": "i"}, {"name": "beside", "image": "i", "restartPolicy": "Always"},
+                               {"name": "later", "image": "i", "restartPolicy": "Always"}],
             "containers": [{"name": "main", "image": "i"}]});
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
@@ -160,7 +181,8 @@ async fn a_job_with_a_sidecar_completes_and_one_with_a_deadline_does_not() {
         let template = json!({"metadata": {"annotations": annotations}, "spec": spec});
         json!({"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}})
     };
-    let annotations = json!({"hollow.kube-node.io/run-time.first": "2s"});
+    let annotations = json!({"hollow.kube-node.io/run-time.first": "2s", "hollow.kube-node.io/stop-time.beside": "2s",
+        "hollow.kube-node.io/stop-time.later": "2s"});
     create(&jobs, job("true-sidecar", annotations, json!({}))).await.unwrap();
     let forever = json!({"hollow.kube-node.io/run-time": "1h", "hollow.kube-node.io/run-time.fist": "2s"});
     create(&jobs, job("true-deadline", forever, json!({"activeDeadlineSeconds": 3}))).await.unwrap();
@@ -170,17 +192,18 @@ async fn a_job_with_a_sidecar_completes_and_one_with_a_deadline_does_not() {
     .await;
     let of = |job: &str| ListParams::default().labels(&format!("job-name={job}"));
     let done = own.pods.list(&of("true-sidecar")).await.unwrap().items.remove(0).status.unwrap();
-    let ends: Vec<_> =
-        done.init_container_statuses.unwrap().into_iter().filter_map(|init| init.state?.terminated).collect();
-    assert!(ends.len() == 2 && ends.iter().all(|end| end.exit_code == 0), "{ends:?}");
-    let ran = |end: &k8s_openapi::api::core::v1::ContainerStateTerminated| {
-        end.finished_at.as_ref().unwrap().0.duration_since(end.started_at.as_ref().unwrap().0)
-    };
-    assert_eq!(ran(&ends[0]), jiff::SignedDuration::from_secs(2));
-    assert!(
-        ends[1].started_at.as_ref().unwrap().0 >= ends[0].finished_at.as_ref().unwrap().0,
-        "one after another"
-    );
+    let all = done.init_container_statuses.into_iter().chain(done.container_statuses).flatten();
+    let ends: Vec<_> = all.filter_map(|container| container.state?.terminated).collect();
+    assert_eq!(ends.iter().map(|end| end.exit_code).collect::<Vec<_>>(), [0, 143, 143, 0], "{ends:?}");
+    let [first, beside, later, main] = [0, 1, 2, 3].map(|at| &ends[at]);
+    type End = k8s_openapi::api::core::v1::ContainerStateTerminated;
+    let began = |end: &End| end.started_at.as_ref().unwrap().0;
+    let ended = |end: &End| end.finished_at.as_ref().unwrap().0;
+    let two_seconds = jiff::SignedDuration::from_secs(2);
+    assert_eq!(ended(first).duration_since(began(first)), two_seconds);
+    assert!(began(beside) >= ended(first), "containers start one after another");
+    let stopped = [ended(later).duration_since(ended(main)), ended(beside).duration_since(ended(later))];
+    assert_eq!(stopped, [two_seconds; 2], "sidecars stop one after another, the last one first");
     eventually("the other one is given up", LONG, async || {
         (jobs.get("true-deadline").await.unwrap().status?.failed == Some(1)).then_some(())
     })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams, PropagationPolicy},
+    api::{EvictParams, ListParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::json;
 
@@ -92,6 +92,37 @@ async fn jobs_complete_or_fail_as_they_are_told() {
     for name in ["job-good", "job-bad"] {
         delete(&jobs, name, PropagationPolicy::Background).await;
     }
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_job_runs_the_work_of_an_evicted_pod_again() {
+    let own = Fixture::new(&CLUSTER, "pods-evicted", 1, labelled("pods-evicted")).await;
+    own.settled(1).await;
+    let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
+    let ignored =
+        json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
+    let job = json!({"metadata": {"name": "job-evicted"}, "spec": {
+        "backoffLimit": 0, "podFailurePolicy": {"rules": [ignored]}, "template": {
+            "metadata": {"annotations": {"hollow.kube-node.io/run-time": "5s"}},
+            "spec": {"restartPolicy": "Never", "nodeSelector": {"for": "pods-evicted"},
+                     "containers": [{"name": "main", "image": "example.com/job:1"}]}}}});
+    create(&jobs, job).await.unwrap();
+    let of_job = ListParams::default().labels("job-name=job-evicted");
+    let first = eventually("the first pod runs", LONG, async || {
+        own.pods.list(&of_job).await.unwrap().items.into_iter().find(|pod| phase(pod) == "Running")
+    })
+    .await;
+    own.pods.evict(&name(&first), &EvictParams::default()).await.unwrap();
+    let evicted = jiff::Timestamp::now();
+    let done = eventually("the job completes", LONG, async || {
+        jobs.get("job-evicted").await.unwrap().status.filter(|status| status.completion_time.is_some())
+    })
+    .await;
+    assert_eq!((done.succeeded, done.failed), (Some(1), None));
+    let took = done.completion_time.unwrap().0.duration_since(evicted);
+    assert!(took >= jiff::SignedDuration::from_secs(4), "the work is done again: {took:?}");
+    delete(&jobs, "job-evicted", PropagationPolicy::Background).await;
     own.clean_up().await;
 }
 

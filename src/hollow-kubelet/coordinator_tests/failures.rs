@@ -103,6 +103,8 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
                 ready: true,
                 started: true,
                 restarts: 0,
+                image: status["containerStatuses"][0]["image"].as_str().unwrap().into(),
+                crashes: 0,
                 state: ContainerState::Running { since: Some(since.parse().unwrap()) },
                 last: None,
             };

@@ -1,6 +1,6 @@
 //! Properties of every pod lifecycle, whatever the annotations and the events from outside.
 
-use std::{collections::BTreeMap, iter};
+use std::{collections::BTreeMap, iter, sync::Arc};
 
 use proptest::prelude::*;
 
@@ -9,9 +9,17 @@ use super::*;
 /// External change of a pod.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
-    Deleted { grace: i64 },
+    Deleted {
+        grace: i64,
+    },
     Marked,
     Preempted,
+    /// Another image of the first container.
+    Image,
+    /// A time without syncs.
+    Outage {
+        seconds: i64,
+    },
     Nothing,
 }
 
@@ -20,6 +28,8 @@ fn blows() -> impl Strategy<Value = Vec<(i64, Blow)>> {
         (0_i64..30).prop_map(|grace| Blow::Deleted { grace }),
         Just(Blow::Marked),
         Just(Blow::Preempted),
+        Just(Blow::Image),
+        (1_i64..60).prop_map(|seconds| Blow::Outage { seconds }),
         Just(Blow::Nothing),
     ];
     prop::collection::vec((0_i64..90, blow), 0..4)
@@ -49,7 +59,8 @@ proptest! {
 
     /// A written status is final for its moment: a second sync at the same time writes nothing, and nothing
     /// changes before the announced time. Phases and conditions of progress never go back, restarts never
-    /// decrease, and a deleted pod ends within its grace period.
+    /// decrease, a back-off is at most twice the one before, what runs has the image of the spec, and a deleted pod
+    /// ends within its grace period.
     #[test]
     fn every_life_is_sound(
         policy in prop::sample::select(vec![RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never]),
@@ -69,8 +80,10 @@ proptest! {
         }
         let mut pod = pod(spec);
         let (mut preempted, mut announced) = (None, Some(at(0)));
+        let (mut silent_until, mut longest_back_off) = (0, 10);
         let rank = |phase: &str| match phase { "Pending" => 0, "Running" => 1, _ => 2 };
         for second in iter::successors(Some(0), |second| Some(second + 1)).take(200) {
+            let mut has_other_image = false;
             for (_, blow) in blows.iter().filter(|(when, _)| *when == second) {
                 match *blow {
                     Blow::Deleted { grace } if pod.deleted_at.is_none_or(|before| at(second + grace) < before) => {
@@ -82,9 +95,18 @@ proptest! {
                         }
                     }
                     Blow::Preempted if pod.status.start_time.is_some() => preempted = preempted.or(Some(second)),
+                    Blow::Image => {
+                        Arc::make_mut(&mut pod.spec).containers[0].image = format!("other:{second}").into();
+                        has_other_image = true;
+                    }
+                    Blow::Outage { seconds } => silent_until = second + seconds,
                     _ => {}
                 }
                 announced = Some(at(second));
+            }
+            if second < silent_until {
+                announced = Some(at(silent_until));
+                continue;
             }
             let step = sync_preempted(&pod, preempted, second);
             if announced != Some(at(second)) {
@@ -100,8 +122,17 @@ proptest! {
                 prop_assert!(status.start_time.is_some() && (before.start_time.is_none() || before.start_time == status.start_time));
                 prop_assert!(before.pod_ip.is_none() || before.pod_ip == status.pod_ip);
                 for (old, new) in before.containers.iter().zip(&status.containers) {
-                    prop_assert!(old.restarts <= new.restarts && new.restarts <= old.restarts + 1);
+                    prop_assert!(old.restarts <= new.restarts && new.restarts <= old.restarts + 1 + i32::from(has_other_image));
                     prop_assert!(!new.ready || new.started);
+                }
+                let first = &status.containers[0];
+                if let ContainerState::Waiting { back_off: Some(back_off), .. } = &first.state {
+                    let seconds = back_off.as_secs();
+                    prop_assert!(seconds <= longest_back_off, "{seconds} s of {longest_back_off} at {second}");
+                    longest_back_off = (2 * seconds).max(10);
+                }
+                if matches!(&first.state, ContainerState::Running { .. }) && step.stopping != Stopping::All {
+                    prop_assert_eq!(&*first.image, patch::whole_name(&pod.spec.containers[0].image));
                 }
                 let is_ready = status.has("Ready");
                 prop_assert_eq!(is_ready, status.containers.iter().all(|container| container.ready) && !pod.is_finished()
@@ -146,12 +177,20 @@ proptest! {
         let [start, since, end, deleted_at] = times;
         (pod.deleted_at, pod.grace_seconds) = (is_deleted.then_some(deleted_at), Some(spans[0]));
         pod.status.start_time = Some(start);
-        let last = Terminated { exit_code: 1, reason: "Error".into(), started: Some(since), finished: Some(end) };
+        let last = Terminated {
+            exit_code: 1,
+            crashes: 1,
+            reason: "Error".into(),
+            started: Some(since),
+            finished: Some(end),
+        };
         let view = |name: &str, state| ContainerView {
             name: name.into(),
             ready: false,
             started: true,
             restarts: 1,
+            image: "docker.io/library/i:latest".into(),
+            crashes: 0,
             state,
             last: Some(Box::new(last.clone())),
         };

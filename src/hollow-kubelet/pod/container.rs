@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    ContainerState, ContainerView, InternedStr, PodSpecView, PodStatus, Terminated, intern,
+    Container, ContainerState, ContainerView, InternedStr, PodSpecView, PodStatus, Terminated, intern,
 };
 
 use super::{reasons, script::KILLED};
@@ -40,12 +40,14 @@ pub fn initial_reason(pod: &PodSpecView) -> InternedStr {
 }
 
 /// A container that waits for `reason` and has never run.
-pub fn waiting(name: &InternedStr, reason: &InternedStr) -> ContainerView {
+pub fn waiting(container: &Container, reason: &InternedStr) -> ContainerView {
     ContainerView {
-        name: InternedStr::clone(name),
+        name: InternedStr::clone(&container.name),
         ready: false,
         started: false,
         restarts: 0,
+        image: intern(&container.image),
+        crashes: 0,
         state: ContainerState::Waiting { reason: InternedStr::clone(reason), back_off: None },
         last: None,
     }
@@ -56,7 +58,7 @@ pub fn stop(view: &mut ContainerView, finished: Timestamp, exit_code: i32, has_r
     let end = match &view.state {
         ContainerState::Running { since } => {
             let reason = intern(if exit_code == 0 { reasons::COMPLETED } else { reasons::ERROR });
-            Terminated { exit_code, reason, started: *since, finished: Some(finished) }
+            Terminated { exit_code, crashes: view.crashes, reason, started: *since, finished: Some(finished) }
         }
         ContainerState::Waiting { .. } => match view.last.take() {
             // The container does not restart, so its last end is final.

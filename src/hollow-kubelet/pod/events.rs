@@ -5,7 +5,7 @@ use kube_node_api::{ContainerDefaults, GoDuration};
 use kube_node_cache::{Container, ContainerState, ContainerView, InternedStr, PodView};
 
 use super::{
-    FailureReason, SyncResult,
+    FailureReason, Stopping, SyncResult,
     container::{self, has_begun, is_running, is_unknown},
     output::{Found, containers},
     patch::full_name,
@@ -15,6 +15,8 @@ use super::{
 
 /// Event reason for a pod whose sandbox was lost.
 const SANDBOX_CHANGED: &str = "SandboxChanged";
+/// Event reason for a container that is told to stop.
+const KILLING: &str = "Killing";
 
 /// An event to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +60,17 @@ pub fn of(pod: &PodView, result: &SyncResult, defaults: &ContainerDefaults) -> V
             let container = Some((InternedStr::clone(&spec.name), is_init));
             events.push(PendingEvent { container, count, ..of_pod(warns, reason, message) });
         };
-        if result.stopping && old.is_some_and(is_running) {
-            killing(spec, add);
+        let is_told = match result.stopping {
+            Stopping::Nothing => false,
+            Stopping::Sidecars => role == Role::Sidecar,
+            Stopping::All => true,
+        };
+        if is_told && old.is_some_and(is_running) {
+            let message = format!("Stopping container {}", spec.name);
+            events.push(PendingEvent {
+                container: Some((InternedStr::clone(&spec.name), is_init)),
+                ..of_pod(false, KILLING, message)
+            });
         } else if let Some(new) = views.iter().find(|view| view.name == spec.name) {
             let script = Script::of(&pod.spec, spec, role, defaults);
             changed(pod, (spec, &script), (old, new), add);
@@ -73,10 +84,6 @@ pub fn of_pod(warns: bool, reason: &str, message: impl Into<String>) -> PendingE
     PendingEvent { warns, reason: reason.to_owned(), message: message.into(), container: None, count: 1 }
 }
 
-fn killing(spec: &Container, mut add: impl FnMut(bool, &str, String, i32)) {
-    add(false, "Killing", format!("Stopping container {}", spec.name), 1);
-}
-
 /// Adds the events about a container whose status changes from `old` to `new`.
 fn changed(
     pod: &PodView,
@@ -86,19 +93,22 @@ fn changed(
 ) {
     let image = &spec.image;
     let had_begun = old.is_some_and(has_begun);
+    let has_other_image = had_begun && old.is_some_and(|old| old.image != new.image);
     let runs = new.restarts.saturating_add(1);
-    // A sidecar ends for good once all regular containers have ended.
-    if script.role == Role::Sidecar
-        && old.is_some_and(is_running)
-        && matches!(new.state, ContainerState::Terminated(_))
-    {
-        killing(spec, &mut add);
+    if has_other_image && old.is_some_and(is_running) {
+        let message = if script.role == Role::Sidecar {
+            format!("Init container {} definition changed", spec.name)
+        } else {
+            format!("Container {} definition changed, will be restarted", spec.name)
+        };
+        add(false, KILLING, message, 1);
     }
     if has_begun(new)
         && !is_unknown(new)
         && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts))
     {
-        let pulled = if !had_begun && !script.start_time.is_zero() {
+        let is_first = !had_begun || has_other_image;
+        let pulled = if is_first && !script.start_time.is_zero() {
             let time = GoDuration(script.start_time);
             add(false, "Pulling", format!("Pulling image {image:?}"), 1);
             format!(
@@ -107,7 +117,7 @@ fn changed(
         } else {
             format!("Container image {image:?} already present on machine")
         };
-        add(false, "Pulled", pulled, runs);
+        add(false, "Pulled", pulled, if is_first { 1 } else { runs });
         add(false, "Created", "Container created".to_owned(), runs);
         match script.start_error {
             Some(error) => add(true, "Failed", format!("Error: {error}"), runs),

@@ -1,5 +1,6 @@
 //! Lifecycle of containers that are not being stopped: init containers one after another, sidecars beside
-//! them, then the regular ones. An ended container restarts by its policy, after a kubelet's back-off.
+//! them, then the regular ones. An ended container restarts by its policy, after a kubelet's back-off. In a
+//! pod that is over except for its sidecars, nothing starts any more.
 
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use super::{
     SyncContext,
     container::{self, has_begun},
     output::{Found, containers},
+    patch::whole_name,
     reasons,
     reboot::RebootState,
-    script::{Role, Script},
+    script::{KILLED, Role, Script},
 };
 use crate::clock::to_seconds;
 
@@ -23,14 +25,19 @@ use crate::clock::to_seconds;
 const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
 /// Longest back-off.
 const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
+/// Restarts in a row from which on the back-off is the longest one.
+const MOST_CRASHES: u8 = 6;
 /// Run time after which the back-off starts anew: the container no longer counts as crashing.
 const BACK_OFF_FORGOTTEN: Duration = Duration::from_mins(10);
 /// Time for which an image error shows before the back-off does.
 const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
+/// Reason of a container between the end by a change of its image and its next start, which no status shows.
+const REPLACED: &str = "";
 /// Exit code of a container that could not be started, as in containerd.
 const START_ERROR_CODE: i32 = 128;
 
-/// Status of a pod at `now`, and the time of its next change.
+/// Status of a pod at `now`, and the time of its next change. Its phase is final once the pod is over except for
+/// its sidecars, which may still run.
 ///
 /// `reboot`: reboot state, if the machine has booted meanwhile.
 pub fn advance_pod(
@@ -58,6 +65,19 @@ pub fn advance_pod(
         Some(reboot) => reboot.has_begun(regulars.iter()),
         None => regulars.iter().any(has_begun),
     };
+    // Exit code of a container that does not start again.
+    let ended_with = |container: &Container, view: &ContainerView, role| {
+        let ContainerState::Terminated(end) = &view.state else { return None };
+        let script = Script::of(spec, container, role, context.defaults);
+        Some(end.exit_code).filter(|code| !script.restarts_after(*code))
+    };
+    let mut all = spec.init_containers.iter().zip(&*inits).filter(|(init, _)| !init.is_sidecar());
+    let is_over = all.any(|(init, view)| ended_with(init, view, Role::Init).is_some_and(|code| code != 0))
+        || spec
+            .containers
+            .iter()
+            .zip(&*regulars)
+            .all(|(regular, view)| ended_with(regular, view, Role::Regular).is_some());
     let mut again = None;
     // True if the next container may start, and the earliest time for that.
     let (mut is_open, mut due) = (true, start_time);
@@ -69,7 +89,10 @@ pub fn advance_pod(
             continue;
         }
         let script = Script::of(spec, container, role, context.defaults);
-        again = earlier(again, advance(view, &script, due, &waits_as, (context.booted, now)));
+        if !is_over {
+            again =
+                earlier(again, advance(view, (container, &script), due, &waits_as, (context.booted, now)));
+        }
         match (&view.state, role) {
             (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
                 due = due.max(time::after(*since, script.started_after));
@@ -77,27 +100,22 @@ pub fn advance_pod(
             (ContainerState::Terminated(end), Role::Init) if end.exit_code == 0 => {
                 due = due.max(end.finished.unwrap_or(due));
             }
-            (state, _) => {
-                failed |= matches!(state, ContainerState::Terminated(_));
+            (state, role) => {
+                failed |= role == Role::Init && matches!(state, ContainerState::Terminated(_));
                 is_open = false;
             }
         }
     }
-    if is_open || was_initialized {
+    if (is_open || was_initialized) && !is_over {
         for (container, view) in spec.containers.iter().zip(&mut *regulars) {
             let script = Script::of(spec, container, Role::Regular, context.defaults);
-            again = earlier(again, advance(view, &script, due, &waits_as, (context.booted, now)));
+            again =
+                earlier(again, advance(view, (container, &script), due, &waits_as, (context.booted, now)));
         }
     }
     let phase = if failed { "Failed" } else { phase(&regulars) };
     if matches!(phase, "Succeeded" | "Failed") {
         again = None;
-        for (container, view) in spec.init_containers.iter().zip(&mut *inits) {
-            if container.is_sidecar() {
-                // Sidecars end once all regular containers have ended.
-                container::stop(view, to_seconds(now), 0, false);
-            }
-        }
     }
     let mut status = PodStatus {
         phase: intern(phase),
@@ -125,7 +143,12 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 fn views(specs: &[Container], shown: &[ContainerView], waits_as: &InternedStr) -> Box<[ContainerView]> {
     let view = |container: &Container| {
         let shown = shown.iter().find(|shown| shown.name == container.name);
-        shown.cloned().unwrap_or_else(|| container::waiting(&container.name, waits_as))
+        match shown.cloned() {
+            Some(begun) if has_begun(&begun) => begun,
+            // The image may have changed meanwhile.
+            Some(waiting) => ContainerView { image: intern(&container.image), ..waiting },
+            None => container::waiting(container, waits_as),
+        }
     };
     specs.iter().map(view).collect()
 }
@@ -151,13 +174,18 @@ fn phase(regulars: &[ContainerView]) -> &'static str {
 /// than `booted`, the boot of its machine.
 fn advance(
     view: &mut ContainerView,
-    script: &Script<'_>,
+    (container, script): (&Container, &Script<'_>),
     due: Timestamp,
     waits_as: &InternedStr,
     (booted, now): (Option<Timestamp>, Timestamp),
 ) -> Option<Timestamp> {
     // With a clock behind the boot, the boot time: an earlier start would count as ended by the boot.
     let start = to_seconds(now).max(booted.unwrap_or(Timestamp::MIN));
+    let image = intern(&whole_name(&container.image));
+    let has_changed = has_begun(view) && view.image != image && script.role != Role::Init;
+    if has_changed && container::is_running(view) {
+        replace(view, script, start);
+    }
     loop {
         match (&view.state, &view.last) {
             (ContainerState::Waiting { .. }, None) => {
@@ -167,21 +195,36 @@ fn advance(
                 } else if script.image_error.is_some() {
                     pull(made, now)
                 } else {
-                    run(view, start);
+                    run(view, start, &image, 0);
                     continue;
                 };
                 view.state = ContainerState::Waiting { reason, back_off: None };
                 return Some(again);
             }
-            (ContainerState::Waiting { back_off, .. }, Some(last)) => {
-                let again = time::after(last.finished.unwrap_or(now), back_off.unwrap_or_default());
+            (ContainerState::Waiting { reason, back_off }, Some(last)) => {
+                let ended = last.finished.unwrap_or(now);
+                // A back-off is that of an image.
+                let back_off = back_off.filter(|_| view.image == image).unwrap_or_default();
+                let again = time::after(ended, back_off);
                 if now < again {
                     return Some(again);
                 }
+                if view.image != image && script.image_error.is_some() {
+                    let (reason, again) = pull(ended, now);
+                    view.state = ContainerState::Waiting { reason, back_off: None };
+                    return Some(again);
+                }
+                let crashes = match (&**reason, back_off) {
+                    (REPLACED, _) => 0,
+                    (_, Duration::ZERO) => 1,
+                    _ => last.crashes.saturating_add(1).min(MOST_CRASHES),
+                };
                 view.restarts = view.restarts.saturating_add(1);
-                run(view, start);
+                run(view, start, &image, crashes);
             }
-            (ContainerState::Running { since: None }, _) => run(view, start),
+            (ContainerState::Running { since: None }, _) => {
+                view.state = ContainerState::Running { since: Some(start) };
+            }
             (ContainerState::Running { since: Some(since) }, _) => {
                 let since = *since;
                 let run_time =
@@ -190,7 +233,7 @@ fn advance(
                 if end.is_none_or(|end| now < end) {
                     return earlier(end, update_readiness(view, script, since, now));
                 }
-                ended(view, script, end_of(script, since, end));
+                ended(view, script, end_of(script, view.crashes, since, end));
             }
             (ContainerState::Terminated(end), _) => {
                 if !script.restarts_after(end.exit_code) {
@@ -203,7 +246,19 @@ fn advance(
     }
 }
 
-fn run(view: &mut ContainerView, start: Timestamp) {
+/// Ends a container whose image has changed, so that it starts again from the other one, whatever its policy. It ends at
+/// once: no status shows how long it has been told to stop.
+fn replace(view: &mut ContainerView, script: &Script<'_>, now: Timestamp) {
+    let is_killed = script.pre_stop.saturating_add(script.stop_time) > script.grace;
+    container::stop(view, now, if is_killed { KILLED } else { script.stop_code }, true);
+    if let ContainerState::Terminated(end) = &view.state {
+        view.last = Some(Box::new(end.clone()));
+        view.state = ContainerState::Waiting { reason: intern(REPLACED), back_off: None };
+    }
+}
+
+fn run(view: &mut ContainerView, start: Timestamp, image: &InternedStr, crashes: u8) {
+    (view.image, view.crashes) = (InternedStr::clone(image), crashes);
     view.state = ContainerState::Running { since: Some(start) };
 }
 
@@ -222,14 +277,15 @@ fn update_readiness(
     [Some(started), ready].into_iter().flatten().filter(|at| now < *at).min()
 }
 
-fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Terminated {
+fn end_of(script: &Script<'_>, crashes: u8, since: Timestamp, end: Option<Timestamp>) -> Terminated {
     let (exit_code, reason) = match (script.start_error, script.exit_reason) {
         (Some(_), _) => (START_ERROR_CODE, reasons::START_ERROR),
         (None, Some(reason)) => (script.exit_code, reason),
         (None, None) if script.exit_code == 0 => (0, reasons::COMPLETED),
         (None, None) => (script.exit_code, reasons::ERROR),
     };
-    Terminated { exit_code, reason: intern(reason), started: Some(since), finished: end.map(to_seconds) }
+    let (reason, started, finished) = (intern(reason), Some(since), end.map(to_seconds));
+    Terminated { exit_code, crashes, reason, started, finished }
 }
 
 /// Records the end of a container: final, or followed by a restart.
@@ -237,7 +293,7 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Terminated) {
     view.started = false;
     if script.restarts_after(end.exit_code) {
         view.ready = false;
-        let back_off = Some(back_off(&end, view.last.as_deref()));
+        let back_off = Some(back_off(&end));
         view.last = Some(Box::new(end));
         view.state = ContainerState::Waiting { reason: intern(reasons::CRASH_LOOP), back_off };
     } else {
@@ -246,28 +302,15 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Terminated) {
     }
 }
 
-/// Back-off of a container that has ended. The previous back-off is the time between its last two runs, so no
-/// state is needed.
-fn back_off(end: &Terminated, before: Option<&Terminated>) -> Duration {
-    let between = |from: Option<Timestamp>, to: Option<Timestamp>| {
-        from.zip(to).map_or(Duration::ZERO, |(from, to)| time::passed(from, to))
-    };
-    match before {
-        Some(before) if between(end.started, end.finished) <= BACK_OFF_FORGOTTEN => {
-            back_off_after(between(before.finished, end.started))
+/// Back-off of a container that has ended: none the first time and after a long run.
+fn back_off(end: &Terminated) -> Duration {
+    let ran = end.started.zip(end.finished).map_or(Duration::ZERO, |(from, to)| time::passed(from, to));
+    match end.crashes.min(MOST_CRASHES).checked_sub(1) {
+        Some(doublings) if ran <= BACK_OFF_FORGOTTEN => {
+            BACK_OFF_LONGEST.min(BACK_OFF_FIRST * (1 << doublings))
         }
-        // No back-off the first time and after a long run.
         _ => Duration::ZERO,
     }
-}
-
-/// Back-off that follows one of `waited`, which may have been somewhat longer than nominal.
-fn back_off_after(waited: Duration) -> Duration {
-    let mut back_off = BACK_OFF_FIRST;
-    while back_off <= waited && back_off < BACK_OFF_LONGEST {
-        back_off *= 2;
-    }
-    back_off.min(BACK_OFF_LONGEST)
 }
 
 /// Waiting reason of a container whose image cannot be pulled since `from`, and the time of its next change.

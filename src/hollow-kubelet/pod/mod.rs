@@ -1,7 +1,7 @@
 //! Pod lifecycle on a hollow machine: the next status of a pod, from the observed pod and the time.
 //!
-//! Invariants: no I/O, no clock, no state between two syncs. Start times, addresses, restarts and back-offs
-//! are read back from the status, as a restarted kubelet finds them; identifiers are functions of the pod.
+//! Invariants: no I/O, no clock, no state between two syncs. Start times, addresses, restarts, images and
+//! back-offs are read back from the status, as a restarted kubelet finds them; identifiers are functions of the pod.
 
 pub mod admission;
 pub mod allocatable;
@@ -24,7 +24,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
-use kube_node_cache::{PodStatus, PodView};
+use kube_node_cache::{PodStatus, PodView, intern};
 use reboot::RebootState;
 
 use super::clock::to_seconds;
@@ -62,12 +62,24 @@ pub struct SyncResult {
     pub failure: Option<FailureReason>,
     /// True if the pod has a new sandbox in place of a lost one.
     pub sandbox_changed: bool,
-    /// True while the containers are being stopped.
-    pub stopping: bool,
+    /// Containers that are being stopped.
+    pub stopping: Stopping,
     /// True if the pod is then to be deleted: all its containers have ended.
     pub delete: bool,
     /// Time of the next sync, even without a change.
     pub again: Option<Timestamp>,
+}
+
+/// Containers of a pod that are being stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stopping {
+    /// No container.
+    #[default]
+    Nothing,
+    /// The sidecars of a pod that is over otherwise.
+    Sidecars,
+    /// All containers.
+    All,
 }
 
 /// Reason of a failure that the pod itself may not have caused.
@@ -125,16 +137,17 @@ pub fn sync_pod(pod: &PodView, context: SyncContext<'_>, now: Timestamp) -> Sync
     let found = found.as_ref().unwrap_or(pod);
     let reboot = RebootState::of(found, context.booted);
     let termination = termination::of(found, context.preempted, now);
-    let stopping = termination.is_some();
-    let (status, again, failure) = if let Some(termination) = termination {
-        match termination::stop(found, &termination, context.defaults, now) {
-            Ok(status) => (status, None, termination.failure),
-            Err(stopped_at) => (found.status.clone(), Some(stopped_at), None),
-        }
+    let (status, again, failure, stopping) = if let Some(termination) = termination {
+        let (status, again) = match termination::stop(found, &termination, context.defaults, now) {
+            Ok(status) => (status, None),
+            Err(stopped_at) => (found.status.clone(), Some(stopped_at)),
+        };
+        let failure = termination.failure.filter(|_| again.is_none());
+        (status, again, failure, Stopping::All)
     } else {
-        let (status, again) = lifecycle::advance_pod(found, context, reboot, now);
+        let (status, again, stopping) = lifecycle_of(found, context, reboot, now);
         let deadline = termination::deadline(found, status.start_time).filter(|_| !is_over(&status));
-        (status, again.into_iter().chain(deadline).min(), None)
+        (status, again.into_iter().chain(deadline).min(), None, stopping)
     };
     let status = conditions::with_conditions(found, status, (failure.as_ref(), reboot), second);
     let ended = is_over(&status);
@@ -145,6 +158,29 @@ pub fn sync_pod(pod: &PodView, context: SyncContext<'_>, now: Timestamp) -> Sync
         sandbox_changed: reboot.is_some_and(|reboot| reboot.is_remade(&status)),
         stopping,
         status: Some(status).filter(|status| !is_shown(status, &pod.status)),
+    }
+}
+
+/// Status of a pod that may run on, and the time of its next change. Once it is over except for its sidecars, these stop;
+/// its phase becomes final with the end of the last one.
+fn lifecycle_of(
+    pod: &PodView,
+    context: SyncContext<'_>,
+    reboot: Option<RebootState>,
+    now: Timestamp,
+) -> (PodStatus, Option<Timestamp>, Stopping) {
+    let (status, again) = lifecycle::advance_pod(pod, context, reboot, now);
+    if !is_over(&status) {
+        return (status, again, Stopping::Nothing);
+    }
+    let pod = PodView { status, ..pod.clone() };
+    match termination::stop(&pod, &termination::of_sidecars(&pod, now), context.defaults, now) {
+        Ok(status) => (status, None, Stopping::Sidecars),
+        Err(stopped_at) => {
+            let has_begun = pod.status.containers.iter().any(container::has_begun);
+            let phase = intern(if has_begun { "Running" } else { "Pending" });
+            (PodStatus { phase, ..pod.status }, Some(stopped_at), Stopping::Sidecars)
+        }
     }
 }
 

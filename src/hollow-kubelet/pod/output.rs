@@ -203,6 +203,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let ended = |from, reason: &str| Terminated {
             exit_code: 1,
+            crashes: 0,
             reason: reason.into(),
             started: Some(at(from)),
             finished: Some(at(from + 5)),
@@ -213,6 +214,8 @@ mod tests {
             ready: false,
             started: false,
             restarts: 0,
+            image: "docker.io/library/i:latest".into(),
+            crashes: 0,
             state: waiting("ContainerCreating"),
             last: None,
         };

@@ -88,17 +88,19 @@ pub fn patch(pod: &PodView, status: &PodStatus, failure: Option<&FailureReason>)
 }
 
 fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value {
-    let ContainerView { name, ready, started, restarts, state, last } = view;
+    let ContainerView { name, ready, started, restarts, image, crashes, state, last } = view;
     let Some(spec) = specs.iter().find(|spec| spec.name == *name) else { return Value::Null };
     // ID of the run that the status describes: while the container waits for a restart, the run that ended.
-    let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
-    let current_id = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
-    let image = if current_id.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
+    let id = |run: i32, crashes: u8| {
+        let digest = digest(&format!("{}/{name}/{run}", pod.uid));
+        format!("containerd://{}{crashes:x}", &digest[1..])
+    };
+    let current_id = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts, *crashes));
     let last_run = if matches!(state, ContainerState::Waiting { .. }) { *restarts } else { restarts - 1 };
     let mut shown = json!({
         "name": **name,
-        "image": image,
-        "imageID": if current_id.is_some() { image_id(&image) } else { String::new() },
+        "image": **image,
+        "imageID": if current_id.is_some() { image_id(image) } else { String::new() },
         "ready": ready,
         "started": started,
         "restartCount": restarts,
@@ -111,7 +113,7 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
         }
     };
     shown["lastState"] = match last {
-        Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run))) }),
+        Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run, end.crashes))) }),
         None => json!({}),
     };
     if !spec.mounts.is_empty() {
@@ -162,7 +164,7 @@ fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
 }
 
 fn terminated(pod: &PodView, spec: &Container, end: &Terminated, id: Option<&str>) -> Value {
-    let Terminated { exit_code, reason, started, finished } = end;
+    let Terminated { exit_code, reason, started, finished, .. } = end;
     let mut shown = json!({
         "exitCode": exit_code, "reason": **reason, "startedAt": started, "finishedAt": finished, "containerID": id,
     });
@@ -194,7 +196,7 @@ pub fn full_name(pod: &PodView) -> String {
 }
 
 /// Image name as container runtimes write it: with a registry, and a tag or digest.
-fn whole_name(image: &str) -> String {
+pub fn whole_name(image: &str) -> String {
     let registry = match image.split_once('/') {
         None => "docker.io/library/",
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => "",
@@ -297,6 +299,8 @@ mod tests {
             ready: false,
             started: false,
             restarts: 0,
+            image: "docker.io/library/i:latest".into(),
+            crashes: 0,
             state: ContainerState::Waiting { reason: reasons::CREATING.into(), back_off: None },
             last: None,
         };
@@ -364,6 +368,8 @@ mod tests {
             ready: false,
             started: false,
             restarts: 4,
+            image: "docker.io/library/i:latest".into(),
+            crashes: 0,
             state: ContainerState::Waiting {
                 reason: reasons::CRASH_LOOP.into(),
                 back_off: Some(Duration::from_secs(80)),

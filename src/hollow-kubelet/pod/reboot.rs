@@ -35,6 +35,7 @@ pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option
         {
             let end = Terminated {
                 exit_code: LOST_CODE,
+                crashes: view.crashes,
                 reason: intern(reasons::LOST),
                 started: latest_start(view),
                 finished: Some(to_seconds(now)),

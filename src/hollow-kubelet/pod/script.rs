@@ -17,6 +17,8 @@ const NEVER_READY: Duration = Duration::MAX;
 const OOM_KILLED: &str = "OOMKilled";
 /// Exit code of a container that was killed: 128 + SIGKILL.
 pub const KILLED: i32 = 137;
+/// Exit code of a container that ends by the default action of SIGTERM: 128 + SIGTERM.
+const TERMINATED: i32 = 143;
 
 /// Role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +57,18 @@ pub struct Script<'a> {
     pub ready_after: Option<Duration>,
     /// Run time; None for endless.
     pub run_time: Option<Duration>,
-    /// Exit code.
+    /// Exit code of an end by itself.
     pub exit_code: i32,
-    /// Exit reason, if it does not follow from the exit code.
+    /// Exit reason of an end by itself, if it does not follow from the exit code.
     pub exit_reason: Option<&'a str>,
-    /// Time to stop, including the `preStop` hook.
+    /// Exit code of an end by SIGTERM.
+    pub stop_code: i32,
+    /// Time of the `preStop` hook.
+    pub pre_stop: Duration,
+    /// Time from SIGTERM until the end.
     pub stop_time: Duration,
+    /// Grace period of the pod.
+    pub grace: Duration,
 }
 
 impl<'a> Script<'a> {
@@ -87,11 +95,9 @@ impl<'a> Script<'a> {
             Role::Sidecar | Role::Regular => None,
         };
         let exit_reason = annotations.find(names::ANNOTATION_EXIT_REASON, reason);
-        let default_code = if exit_reason == Some(OOM_KILLED) {
-            KILLED
-        } else {
-            defaults.exit_code.filter(|_| is_regular).unwrap_or(0)
-        };
+        let annotated_code = annotations.find(names::ANNOTATION_EXIT_CODE, code);
+        let class_code = defaults.exit_code.filter(|_| is_regular);
+        let default_code = if exit_reason == Some(OOM_KILLED) { KILLED } else { class_code.unwrap_or(0) };
         let started_after = container.startup.map_or(Duration::ZERO, Probe::begins_after);
         let probed = container
             .readiness
@@ -108,9 +114,12 @@ impl<'a> Script<'a> {
             started_after,
             ready_after: Some(ready_after).filter(|time| *time != NEVER_READY),
             run_time: annotations.find(names::ANNOTATION_RUN_TIME, duration).or(ends),
-            exit_code: annotations.find(names::ANNOTATION_EXIT_CODE, code).unwrap_or(default_code),
+            exit_code: annotated_code.unwrap_or(default_code),
             exit_reason,
-            stop_time: container.pre_stop + time(names::ANNOTATION_STOP_TIME, defaults.stop_time),
+            stop_code: annotated_code.or(class_code).unwrap_or(TERMINATED),
+            pre_stop: container.pre_stop,
+            stop_time: time(names::ANNOTATION_STOP_TIME, defaults.stop_time),
+            grace: pod.grace,
         }
     }
 

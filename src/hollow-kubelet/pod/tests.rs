@@ -1,6 +1,6 @@
 //! Pod lifecycles, second by second; their ends are in [`termination`], properties of all of them in [`any`].
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube_node_api::names;
 use kube_node_cache::{
@@ -228,6 +228,66 @@ fn what_ends_again_and_again_backs_off_as_a_kubelet_does() {
 }
 
 #[test]
+fn an_outage_of_the_kubelet_makes_no_back_off_longer() {
+    let annotations = [("run-time.a", "2s"), ("exit-code.a", "1")];
+    let waiting = until(pod(spec(RestartPolicy::Always, &annotations)), 5);
+    // Back after ten minutes: the second run is over, and the third one ends in time.
+    let ended = after(after(waiting, 600), 602);
+    let ContainerState::Waiting { back_off, .. } = ended.status.containers[0].state else { panic!() };
+    assert_eq!(back_off, Some(Duration::from_secs(20)));
+}
+
+#[test]
+fn a_container_starts_again_when_its_image_changes_whatever_its_policy() {
+    let change = |mut pod: PodView| {
+        Arc::make_mut(&mut pod.spec).containers[0].image = "other:2".into();
+        pod
+    };
+    for (policy, annotations, end) in [
+        (RestartPolicy::Never, &[("run-time", "1h")][..], (143, "Error")),
+        (RestartPolicy::Always, &[("exit-code", "0")], (0, "Completed")),
+        (RestartPolicy::Always, &[("stop-time", "1h")], (137, "Error")),
+    ] {
+        let before = after(pod(spec(policy, annotations)), 0);
+        let changed = change(before.clone());
+        let result = sync_at(&changed, 5);
+        let events = events::of(&changed, &result, &ContainerDefaults::default());
+        assert_eq!(events[0].message, "Container a definition changed, will be restarted");
+        let after = after(changed, 5);
+        let [a, b] = &*after.status.containers else { panic!() };
+        assert_eq!((does(a), &*a.image), (("Ready".to_owned(), 1), "docker.io/library/other:2"));
+        assert_eq!(a.last.as_ref().map(|last| (last.exit_code, &*last.reason)), Some(end));
+        assert_eq!(b, &before.status.containers[1], "another container is left alone");
+        let shown = |pod: &PodView| -> serde_json::Value {
+            serde_json::from_slice(&patch::patch(pod, &pod.status, None)).unwrap()
+        };
+        let ids = |pod: &PodView, id: &str| shown(pod)["status"]["containerStatuses"][0][id].to_string();
+        assert!(["containerID", "imageID"].iter().all(|id| ids(&before, id) != ids(&after, id)));
+    }
+    let annotations = [("run-time.a", "2s"), ("exit-code.a", "1")];
+    let waiting = change(until(pod(spec(RestartPolicy::Always, &annotations)), 5));
+    assert_eq!(
+        does(&after(waiting, 6).status.containers[0]),
+        ("Ready".to_owned(), 2),
+        "no back-off holds it"
+    );
+    let done = change(until(pod(spec(RestartPolicy::Never, &[("run-time.a", "1s"), ("run-time", "1h")])), 3));
+    assert_eq!(
+        does(&after(done, 4).status.containers[0]).0,
+        "Completed 0",
+        "a container that has ended stays so"
+    );
+    let mut with_sidecar = spec(RestartPolicy::Always, &[]);
+    with_sidecar.init_containers = [container("x"), sidecar("s")].into();
+    let mut running = until(pod(with_sidecar), 1);
+    for init in &mut Arc::make_mut(&mut running.spec).init_containers {
+        init.image = "other".into();
+    }
+    let inits = after(running, 2).status.init_containers;
+    assert_eq!((does(&inits[0]), does(&inits[1])), (("Completed 0".to_owned(), 0), ("Ready".to_owned(), 1)));
+}
+
+#[test]
 fn a_long_run_is_forgiven() {
     let slow = recorded_events(pod(spec(RestartPolicy::Always, &[("run-time.a", "11m")])), 2_000);
     let lines: Vec<_> = slow.iter().map(|(at, word, times)| (*at, word.as_str(), *times)).collect();
@@ -290,7 +350,7 @@ fn init_containers_run_one_after_another_and_sidecars_beside() {
             (0, vec!["Running", waits, waits, waits, waits]),
             (3, vec!["Completed 0", "Ready", "Running", waits, waits]),
             (5, vec!["Completed 0", "Ready", "Completed 0", "Ready", "Ready"]),
-            (9, vec!["Completed 0"; 5]),
+            (9, vec!["Completed 0", "Error 143", "Completed 0", "Completed 0", "Completed 0"]),
         ]
     );
     assert_eq!(&*pod.status.phase, "Succeeded");

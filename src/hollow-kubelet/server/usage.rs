@@ -112,6 +112,8 @@ mod tests {
             ready: true,
             started: true,
             restarts: 0,
+            image: "docker.io/library/i:latest".into(),
+            crashes: 0,
             state,
             last: None,
         };
