@@ -10,6 +10,7 @@ mod lossy;
 mod node;
 mod pod;
 mod pod_protobuf;
+mod pod_references;
 mod pod_spec;
 mod pod_status;
 mod protobuf;
@@ -35,11 +36,14 @@ pub use node::{ConditionView, NodeStage, NodeView, ProtobufNode};
 pub use pod::{
     HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, ProtobufPod, ProtobufPods, hollow_annotation,
 };
+pub use pod_references::{Reference, ReferenceKind, ReferenceUser, Variable, VariableValue};
 pub use pod_spec::{
     Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
     RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount,
 };
-pub use pod_status::{BACK_OFF, ContainerState, ContainerView, PodCondition, PodStatus, Qos, Terminated};
+pub use pod_status::{
+    BACK_OFF, CONFIG_ERROR, ContainerState, ContainerView, PodCondition, PodStatus, Qos, Terminated,
+};
 pub use reflect::{ReflectError, run, run_protobuf};
 pub use resource_list::ResourceList;
 pub use version::Written;

@@ -8,8 +8,9 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    InternedStr, PodSpecView, PodStatus, Protobuf, View, intern,
-    pod_protobuf::{ProtobufSpec, Volume},
+    InternedStr, PodSpecView, PodStatus, Protobuf, Reference, View, intern,
+    pod_protobuf::ProtobufSpec,
+    pod_references::Volume,
     pod_status::ProtobufStatus,
     protobuf::{Metadata, at, messages},
 };
@@ -71,6 +72,8 @@ pub struct PodView {
     pub priority: i32,
     /// Name of the token volume, after its prefix [`super::TOKEN_VOLUME`]; None without such a volume.
     pub token: Option<[u8; 5]>,
+    /// Objects without which the pod cannot start.
+    pub references: Arc<[Reference]>,
     /// `metadata.generation`.
     pub generation: Option<i64>,
     /// Fields of the spec that a kubelet reads.
@@ -158,6 +161,7 @@ impl From<ProtobufPod> for PodView {
             has_empty_dir: spec.volumes.iter().any(Volume::is_empty_dir),
             priority: spec.priority,
             token: spec.token(),
+            references: spec.references(),
             namespace: intern(&metadata.namespace),
             name: metadata.name.into(),
             uid: metadata.uid.into(),

@@ -11,9 +11,10 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
+    Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe, Reference,
     ResourceList, RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount, intern,
     interner::Interner,
+    pod_references::{self, ProtobufVariable, VariablesFrom, Volume},
     protobuf::{Amount, messages},
 };
 
@@ -43,27 +44,22 @@ messages! {
         resources: Option<ProtobufResources> = 40 (message, optional);
     }
 
-    pub(super) struct Volume {
-        pub(super) name: String = 1 (string);
-        #[serde(flatten)]
-        source: Option<VolumeSource> = 2 (message, optional);
-    }
-
-    struct VolumeSource {
-        empty_dir: Option<EmptyDir> = 2 (message, optional);
-    }
-
-    struct EmptyDir {}
-
     struct ProtobufContainer {
         name: String = 1 (string);
         image: String = 2 (string);
+        env: Vec<ProtobufVariable> = 7 (message, repeated);
         resources: Option<ProtobufResources> = 8 (message, optional);
         volume_mounts: Vec<VolumeMount> = 9 (message, repeated);
         readiness_probe: Option<Probe> = 11 (message, optional);
         lifecycle: Option<Lifecycle> = 12 (message, optional);
+        env_from: Vec<VariablesFrom> = 19 (message, repeated);
+        volume_devices: Vec<VolumeDevice> = 21 (message, repeated);
         startup_probe: Option<Probe> = 22 (message, optional);
         restart_policy: String = 24 (string);
+    }
+
+    struct VolumeDevice {
+        name: String = 1 (string);
     }
 
     struct ProtobufResources {
@@ -109,13 +105,18 @@ messages! {
     }
 }
 
-impl Volume {
-    pub(super) fn is_empty_dir(&self) -> bool {
-        self.source.as_ref().is_some_and(|source| source.empty_dir.is_some())
-    }
-}
-
 impl ProtobufSpec {
+    /// Objects without which the pod cannot start.
+    pub(super) fn references(&self) -> Arc<[Reference]> {
+        let containers = self.init_containers.iter().chain(&self.containers).map(|container| {
+            let mounts = container.volume_mounts.iter().map(|mount| mount.name.as_str());
+            let devices = container.volume_devices.iter().map(|device| device.name.as_str());
+            let ProtobufContainer { name, env, env_from, .. } = container;
+            (name.as_str(), env.as_slice(), env_from.as_slice(), mounts.chain(devices).collect())
+        });
+        pod_references::references(&self.volumes, containers)
+    }
+
     pub(super) fn has_container(&self, name: &str) -> bool {
         self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
     }
@@ -225,6 +226,7 @@ impl From<ProtobufContainer> for Container {
             readiness: container.readiness_probe,
             pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
             mounts: container.volume_mounts.into(),
+            env: pod_references::variables(container.env),
         }
     }
 }
@@ -246,6 +248,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::VariableValue;
 
     fn spec(spec: Value) -> Arc<PodSpecView> {
         serde_json::from_value::<ProtobufSpec>(spec).unwrap().view([].into())
@@ -287,6 +290,51 @@ mod tests {
         let mounts = &one.containers[0].mounts;
         assert_eq!((&*mounts[0].name, mounts[0].is_recursive()), (TOKEN_VOLUME, false));
         assert_eq!((&*mounts[1].name, mounts[1].is_recursive()), ("data", true));
+    }
+
+    #[test]
+    fn the_objects_that_a_pod_needs_are_those_of_mounted_volumes_and_of_variables_unless_optional() {
+        let from =
+            |kind: &str, name: &str| json!({"name": "V", "valueFrom": {kind: {"name": name, "key": "k"}}});
+        let volumes = json!([
+            {"name": "kube-api-access-abcde", "projected": {"sources": [{"configMap": {"name": "root"}}]}},
+            {"name": "a", "secret": {"secretName": "s"}},
+            {"name": "b", "projected": {"sources": [
+                {"configMap": {"name": "m"}}, {"secret": {"name": "t", "optional": true}}, {"serviceAccountToken": {}}]}},
+            {"name": "c", "persistentVolumeClaim": {"claimName": "p"}},
+            {"name": "unused", "configMap": {"name": "x"}},
+            {"name": "d", "configMap": {"name": "y", "optional": true}},
+        ]);
+        let mounts =
+            ["kube-api-access-abcde", "a", "b", "d"].map(|name| json!({"name": name, "mountPath": "/"}));
+        let spec: ProtobufSpec = serde_json::from_value(json!({
+            "volumes": volumes,
+            "containers": [{
+                "name": "main", "volumeMounts": mounts, "volumeDevices": [{"name": "c", "devicePath": "/dev/x"}],
+                "env": [from("secretKeyRef", "k"), {"name": "W", "value": "w"}, from("secretKeyRef", "k"),
+                        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                "envFrom": [{"configMapRef": {"name": "f"}}, {"secretRef": {"name": "g", "optional": true}}],
+            }],
+        }))
+        .unwrap();
+        let found: Vec<String> = spec
+            .references()
+            .iter()
+            .map(|reference| format!("{:?} {} {:?}", reference.kind, reference.name, reference.user))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "Secret s Volume(\"a\")",
+                "ConfigMap m Volume(\"b\")",
+                "Claim p Volume(\"c\")",
+                "ConfigMap f Container(\"main\")",
+                "Secret k Container(\"main\")",
+            ]
+        );
+        let env = spec.view([].into()).containers[0].env.clone();
+        let text = ("W".into(), VariableValue::Text("w".into()));
+        assert_eq!(*env, [text, ("IP".into(), VariableValue::Field("status.podIP".into()))]);
     }
 
     #[test]

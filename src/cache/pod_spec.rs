@@ -7,7 +7,7 @@ use prost::Message;
 use serde::Deserialize;
 use strum::EnumString;
 
-use super::{InternedStr, ResourceList, protobuf::messages};
+use super::{InternedStr, ResourceList, Variable, protobuf::messages};
 
 /// The spec of a pod, pruned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -62,6 +62,8 @@ pub struct Container {
     pub pre_stop: Duration,
     /// Volume mounts.
     pub mounts: Box<[VolumeMount]>,
+    /// Variables whose value the pod itself has.
+    pub env: Box<[Variable]>,
 }
 
 /// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].

@@ -13,6 +13,8 @@ use super::{
     protobuf::{ProtobufCondition, Time, at, messages},
 };
 
+/// Reason of a container whose variables name a missing object.
+pub const CONFIG_ERROR: &str = "CreateContainerConfigError";
 /// Prefix of a kubelet's message that contains the backoff of a container.
 pub const BACK_OFF: &str = "back-off ";
 
@@ -108,6 +110,8 @@ pub enum ContainerState {
         reason: InternedStr,
         /// Backoff since its last end, if the container is to start again.
         back_off: Option<Duration>,
+        /// Message of a container whose variables name a missing object; empty otherwise.
+        missing: InternedStr,
     },
     /// Running.
     Running {
@@ -116,6 +120,13 @@ pub enum ContainerState {
     },
     /// End of the container.
     Terminated(Terminated),
+}
+
+impl ContainerState {
+    /// State of a container that waits for this reason.
+    pub fn waiting(reason: InternedStr, back_off: Option<Duration>) -> Self {
+        Self::Waiting { reason, back_off, missing: InternedStr::default() }
+    }
 }
 
 /// End of a container.
@@ -227,7 +238,8 @@ impl From<ProtobufContainer> for ContainerView {
             (None, Some(Running { started_at }), _) => ContainerState::Running { since: at(started_at) },
             (None, None, waiting) => {
                 let Waiting { reason, message } = waiting.unwrap_or_default();
-                ContainerState::Waiting { reason: intern(&reason), back_off: back_off(&message) }
+                let missing = if reason == CONFIG_ERROR { intern(&message) } else { InternedStr::default() };
+                ContainerState::Waiting { reason: intern(&reason), back_off: back_off(&message), missing }
             }
         };
         let last = last_state.and_then(|state| state.terminated).map(|last| Box::new(last.into()));
@@ -289,8 +301,8 @@ mod tests {
         assert!(a.restarts == 3 && a.started && &*a.image == "i");
         assert_eq!((a.crashes, a.last.as_ref().map(|last| last.crashes)), (4, Some(3)));
         assert_eq!(a.last.as_ref().map(|last| (last.exit_code, &*last.reason)), Some((137, "OOMKilled")));
-        let back_off = Some(Duration::from_secs(80));
-        assert_eq!(b.state, ContainerState::Waiting { reason: "CrashLoopBackOff".into(), back_off });
+        let (back_off, missing) = (Some(Duration::from_secs(80)), InternedStr::default());
+        assert_eq!(b.state, ContainerState::Waiting { reason: "CrashLoopBackOff".into(), back_off, missing });
         let terminated = Terminated { exit_code: 2, finished: Some(time), ..Terminated::default() };
         assert_eq!(c.state, ContainerState::Terminated(terminated));
         assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.7"));

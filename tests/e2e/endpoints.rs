@@ -142,9 +142,13 @@ async fn commands_run_with_their_streams_and_exit_codes() {
         "hollow.kube-node.io/exec-exit-code": "7",
         "hollow.kube-node.io/log-line": "tick", "hollow.kube-node.io/log-interval": "100ms",
     });
-    let (own, _) = pod_on_a_node("end-exec", annotations, json!({})).await;
+    let env = json!([{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "GREETING", "value": "hello $(POD)"}]);
+    let containers = json!([{"name": "main", "image": "example.com/main:1", "env": env}]);
+    let (own, _) = pod_on_a_node("end-exec", annotations, json!({"containers": containers})).await;
     let exec = |command: &[&str]| CLUSTER.kubectl(&[&["exec", "end-exec", "--"], command].concat());
     assert_eq!(exec(&["echo", "a", "b"]), "a b\n");
+    assert_eq!(exec(&["printenv", "GREETING"]), "hello end-exec\n");
     assert_eq!(exec(&["sh", "-c", "hostname; sleep 0.1 && echo on"]), "end-exec\non\n");
     let (error, code) = failed(&["exec", "end-exec", "--", "sh", "-c", "exit 3"]);
     assert_eq!(code, Some(3), "{error}");

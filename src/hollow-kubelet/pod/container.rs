@@ -48,7 +48,7 @@ pub fn waiting(container: &Container, reason: &InternedStr) -> ContainerView {
         restarts: 0,
         image: intern(&container.image),
         crashes: 0,
-        state: ContainerState::Waiting { reason: InternedStr::clone(reason), back_off: None },
+        state: ContainerState::waiting(InternedStr::clone(reason), None),
         last: None,
     }
 }

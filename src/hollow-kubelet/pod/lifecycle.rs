@@ -198,10 +198,10 @@ fn advance(
                     run(view, start, &image, 0);
                     continue;
                 };
-                view.state = ContainerState::Waiting { reason, back_off: None };
+                view.state = ContainerState::waiting(reason, None);
                 return Some(again);
             }
-            (ContainerState::Waiting { reason, back_off }, Some(last)) => {
+            (ContainerState::Waiting { reason, back_off, .. }, Some(last)) => {
                 let ended = last.finished.unwrap_or(now);
                 // A back-off is that of an image.
                 let back_off = back_off.filter(|_| view.image == image).unwrap_or_default();
@@ -211,7 +211,7 @@ fn advance(
                 }
                 if view.image != image && script.image_error.is_some() {
                     let (reason, again) = pull(ended, now);
-                    view.state = ContainerState::Waiting { reason, back_off: None };
+                    view.state = ContainerState::waiting(reason, None);
                     return Some(again);
                 }
                 let crashes = match (&**reason, back_off) {
@@ -253,7 +253,7 @@ fn replace(view: &mut ContainerView, script: &Script<'_>, now: Timestamp) {
     container::stop(view, now, if is_killed { KILLED } else { script.stop_code }, true);
     if let ContainerState::Terminated(end) = &view.state {
         view.last = Some(Box::new(end.clone()));
-        view.state = ContainerState::Waiting { reason: intern(REPLACED), back_off: None };
+        view.state = ContainerState::waiting(intern(REPLACED), None);
     }
 }
 
@@ -295,7 +295,7 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Terminated) {
         view.ready = false;
         let back_off = Some(back_off(&end));
         view.last = Some(Box::new(end));
-        view.state = ContainerState::Waiting { reason: intern(reasons::CRASH_LOOP), back_off };
+        view.state = ContainerState::waiting(intern(reasons::CRASH_LOOP), back_off);
     } else {
         view.ready = script.role == Role::Init && end.exit_code == 0;
         view.state = ContainerState::Terminated(end);

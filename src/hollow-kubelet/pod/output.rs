@@ -208,7 +208,7 @@ mod tests {
             started: Some(at(from)),
             finished: Some(at(from + 5)),
         };
-        let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), back_off: None };
+        let waiting = |reason: &str| ContainerState::waiting(reason.into(), None);
         let mut view = ContainerView {
             name: "a".into(),
             ready: false,

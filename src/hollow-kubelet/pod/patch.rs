@@ -3,8 +3,8 @@
 use data_encoding::HEXLOWER;
 use kube_node_api::{ContainerDefaults, GoDuration};
 use kube_node_cache::{
-    BACK_OFF, Container, ContainerState, ContainerView, PodStatus, PodView, TOKEN_VOLUME, Terminated,
-    VolumeMount,
+    BACK_OFF, CONFIG_ERROR, Container, ContainerState, ContainerView, PodStatus, PodView, TOKEN_VOLUME,
+    Terminated, VolumeMount,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -147,13 +147,14 @@ fn mounted(pod: &PodView, mount: &VolumeMount) -> Value {
 
 /// Waiting state of a container, with its message.
 fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
-    let ContainerState::Waiting { reason, back_off } = &view.state else { return Value::Null };
+    let ContainerState::Waiting { reason, back_off, missing } = &view.state else { return Value::Null };
     let message = match &**reason {
         reasons::CRASH_LOOP => {
             let time = GoDuration(back_off.unwrap_or_default());
             format!("{BACK_OFF}{time} restarting failed container={} pod={}", view.name, full_name(pod))
         }
         reasons::PULL_FAILED => pull_error(pod, spec),
+        CONFIG_ERROR => missing.to_string(),
         reasons::PULL_BACK_OFF => {
             let (image, error) = (&spec.image, pull_error(pod, spec));
             format!("Back-off pulling image {image:?}: {}: {error}", reasons::PULL_FAILED)
@@ -301,7 +302,7 @@ mod tests {
             restarts: 0,
             image: "docker.io/library/i:latest".into(),
             crashes: 0,
-            state: ContainerState::Waiting { reason: reasons::CREATING.into(), back_off: None },
+            state: ContainerState::waiting(reasons::CREATING.into(), None),
             last: None,
         };
         let status = PodStatus { containers: [view].into(), ..PodStatus::default() };
@@ -370,10 +371,7 @@ mod tests {
             restarts: 4,
             image: "docker.io/library/i:latest".into(),
             crashes: 0,
-            state: ContainerState::Waiting {
-                reason: reasons::CRASH_LOOP.into(),
-                back_off: Some(Duration::from_secs(80)),
-            },
+            state: ContainerState::waiting(reasons::CRASH_LOOP.into(), Some(Duration::from_secs(80))),
             last: Some(Box::default()),
         };
         let status = PodStatus { containers: [view].into(), ..PodStatus::default() };

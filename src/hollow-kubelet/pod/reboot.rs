@@ -107,7 +107,7 @@ impl RebootState {
             ContainerState::Terminated(_) | ContainerState::Running { .. } => return,
         }
         view.ready = false;
-        view.state = ContainerState::Waiting { reason: InternedStr::clone(waits_as), back_off: None };
+        view.state = ContainerState::waiting(InternedStr::clone(waits_as), None);
     }
 }
 

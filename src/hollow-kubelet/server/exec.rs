@@ -9,7 +9,7 @@ use axum::{extract::Request, response::Response};
 use futures::future::OptionFuture;
 use http::StatusCode;
 use kube_ext::environment;
-use kube_node_cache::PodView;
+use kube_node_cache::{PodView, VariableValue};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -126,11 +126,33 @@ fn environment(machine: &ServedMachine, pod: &PodView, container: &Found<'_>) ->
         ("HOME", "/root"),
         ("KUBERNETES_SERVICE_PORT", "443"),
     ];
+    let mut variables: Vec<_> = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    for (name, value) in &container.spec.env {
+        let value = match value {
+            VariableValue::Text(text) => shell::expand(text, &variables),
+            VariableValue::Field(path) => field(pod, path).unwrap_or_default().to_owned(),
+        };
+        variables.retain(|(other, _)| **other != **name);
+        variables.push((name.to_string(), value));
+    }
     Environment {
         hostname: hostname.to_owned(),
-        variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        variables,
         exit_code: Output::of(&pod.spec, container.spec, container.role, &machine.settings.containers)
             .exec_exit_code,
+    }
+}
+
+/// Value of a field that variables may refer to; None for one that the cache does not keep.
+fn field<'a>(pod: &'a PodView, path: &str) -> Option<&'a str> {
+    match path {
+        "metadata.name" => Some(&pod.name),
+        "metadata.namespace" => Some(&pod.namespace),
+        "metadata.uid" => Some(&pod.uid),
+        "spec.nodeName" => Some(&pod.node),
+        "status.hostIP" | "status.hostIPs" => pod.status.host_ip.as_deref(),
+        "status.podIP" | "status.podIPs" => pod.status.pod_ip.as_deref(),
+        _ => None,
     }
 }
 
@@ -220,6 +242,14 @@ mod tests {
         assert_eq!(of("input=1&output=1&error=1"), Some(all));
         let terminal = vec!["stdin", "stdout", "error", "resize"];
         assert_eq!(of("input=1&output=1&error=1&tty=1"), Some(terminal));
+    }
+
+    #[test]
+    fn a_field_of_the_pod_is_the_value_of_a_variable() {
+        let mut pod = PodView { name: "web".into(), node: "n".into(), ..PodView::default() };
+        pod.status.pod_ip = Some("10.0.0.7".into());
+        let values = ["metadata.name", "spec.nodeName", "status.podIP", "metadata.labels['a']"];
+        assert_eq!(values.map(|path| field(&pod, path)), [Some("web"), Some("n"), Some("10.0.0.7"), None]);
     }
 
     #[test]

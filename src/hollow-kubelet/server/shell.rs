@@ -165,6 +165,23 @@ async fn call(environment: &Environment, terminal: &mut Terminal, command: &[Str
     Ended::Continue(0)
 }
 
+/// Text of a variable in which `$(NAME)` stands for the value of an earlier variable, and `$$` for a dollar sign.
+pub fn expand(text: &str, variables: &[(String, String)]) -> String {
+    let (mut expanded, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once('$') {
+        expanded.push_str(before);
+        let name = after.strip_prefix('(').and_then(|name| name.split_once(')'));
+        let value = name.and_then(|(name, end)| {
+            let (_, value) = variables.iter().find(|(variable, _)| variable == name)?;
+            Some((value.as_str(), end))
+        });
+        let (part, end) = value.unwrap_or(("$", after.strip_prefix('$').unwrap_or(after)));
+        expanded.push_str(part);
+        rest = end;
+    }
+    expanded + rest
+}
+
 /// Shell that reads its commands from the input.
 async fn converse(environment: &Environment, terminal: &mut Terminal, depth: u8) -> i32 {
     let mut code = 0;
@@ -373,6 +390,17 @@ mod tests {
             (&[], None, 0, ""),
         ] {
             assert_eq!(ran(command, stdin).await, (code, output.to_owned()), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn a_variable_refers_to_earlier_ones() {
+        for (text, expanded) in [
+            ("on $(HOSTNAME):$(HOSTNAME)", "on web:web"),
+            ("$(NONE) $(HOSTNAME $HOSTNAME $", "$(NONE) $(HOSTNAME $HOSTNAME $"),
+            ("$$(HOSTNAME) $$$(HOSTNAME)", "$(HOSTNAME) $web"),
+        ] {
+            assert_eq!(expand(text, &environment().variables), expanded, "{text}");
         }
     }
 
