@@ -114,7 +114,7 @@ impl ProtobufSpec {
             let ProtobufContainer { name, env, env_from, .. } = container;
             (name.as_str(), env.as_slice(), env_from.as_slice(), mounts.chain(devices).collect())
         });
-        pod_references::references(&self.volumes, containers)
+        pod_references::references(&self.volumes, &containers)
     }
 
     pub(super) fn has_container(&self, name: &str) -> bool {

@@ -113,12 +113,15 @@ messages! {
     }
 
     struct ValueFrom {
-        field_ref: Option<FieldRef> = 1 (message, optional);
-        config_map_key_ref: Option<KeyRef> = 3 (message, optional);
-        secret_key_ref: Option<KeyRef> = 4 (message, optional);
+        #[serde(rename = "fieldRef")]
+        field: Option<Field> = 1 (message, optional);
+        #[serde(rename = "configMapKeyRef")]
+        config_map: Option<KeyRef> = 3 (message, optional);
+        #[serde(rename = "secretKeyRef")]
+        secret: Option<KeyRef> = 4 (message, optional);
     }
 
-    struct FieldRef {
+    struct Field {
         field_path: String = 2 (string);
     }
 
@@ -131,8 +134,10 @@ messages! {
 
     /// Source of variables.
     pub(super) struct VariablesFrom {
-        config_map_ref: Option<VariablesRef> = 2 (message, optional);
-        secret_ref: Option<VariablesRef> = 3 (message, optional);
+        #[serde(rename = "configMapRef")]
+        config_map: Option<VariablesRef> = 2 (message, optional);
+        #[serde(rename = "secretRef")]
+        secret: Option<VariablesRef> = 3 (message, optional);
     }
 
     struct VariablesRef {
@@ -189,13 +194,13 @@ fn of_variables<'a>(
     from: &'a [VariablesFrom],
 ) -> impl Iterator<Item = (ReferenceKind, &'a str)> {
     let (map, secret) = (ReferenceKind::ConfigMap, ReferenceKind::Secret);
-    let from = from.iter().flat_map(move |from| [(map, &from.config_map_ref), (secret, &from.secret_ref)]);
+    let from = from.iter().flat_map(move |from| [(map, &from.config_map), (secret, &from.secret)]);
     let from = from.filter_map(|(kind, source)| {
         let source = source.as_ref().filter(|source| !source.optional)?;
         Some((kind, name_of(source.object.as_ref())))
     });
     let keys = variables.iter().filter_map(|variable| variable.value_from.as_ref());
-    let keys = keys.flat_map(move |from| [(map, &from.config_map_key_ref), (secret, &from.secret_key_ref)]);
+    let keys = keys.flat_map(move |from| [(map, &from.config_map), (secret, &from.secret)]);
     from.chain(keys.filter_map(|(kind, source)| {
         let source = source.as_ref().filter(|source| !source.optional)?;
         Some((kind, name_of(source.object.as_ref())))
@@ -208,7 +213,7 @@ pub(super) type Use<'a> = (&'a str, &'a [ProtobufVariable], &'a [VariablesFrom],
 /// Objects without which a pod cannot start: those of mounted volumes, then those of variables.
 pub(super) fn references<'a>(
     volumes: &[Volume],
-    containers: impl Iterator<Item = Use<'a>> + Clone,
+    containers: &(impl Iterator<Item = Use<'a>> + Clone),
 ) -> Arc<[Reference]> {
     let is_mounted = |volume: &&Volume| {
         containers.clone().any(|(_, _, _, mounts)| mounts.iter().any(|mount| *mount == volume.name))
@@ -236,7 +241,7 @@ pub(super) fn variables(variables: Vec<ProtobufVariable>) -> Box<[Variable]> {
     let own = variables.into_iter().filter_map(|ProtobufVariable { name, value, value_from }| {
         let value = match value_from {
             None => VariableValue::Text(value.into()),
-            Some(from) => VariableValue::Field(from.field_ref?.field_path.into()),
+            Some(from) => VariableValue::Field(from.field?.field_path.into()),
         };
         let (VariableValue::Text(text) | VariableValue::Field(text)) = &value;
         left = left.checked_sub(name.len() + text.len())?;

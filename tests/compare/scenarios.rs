@@ -309,6 +309,7 @@ fn ends() -> Vec<Scenario> {
 }
 
 fn deletions() -> Vec<Scenario> {
+    let slow = |name: &str| with(container(name, SLOW), json!({"restartPolicy": "Always"}));
     let grace = |spec: Value, seconds: u64| with(spec, json!({"terminationGracePeriodSeconds": seconds}));
     vec![
         Scenario::new("deleted", main_does(OBEYS)).annotated(&IN_ORDER).deleted(25),
@@ -336,9 +337,7 @@ fn deletions() -> Vec<Scenario> {
         .deleted(25),
         Scenario::new(
             "deleted-sidecars",
-            with(main_does(OBEYS), json!({"initContainers": ["side", "other"].map(|name| {
-                with(container(name, SLOW), json!({"restartPolicy": "Always"}))
-            })})),
+            with(main_does(OBEYS), json!({"initContainers": [slow("side"), slow("other")]})),
         )
         .annotated(&[
             ("exit-code", "0"),

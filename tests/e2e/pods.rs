@@ -113,7 +113,7 @@ async fn a_job_runs_the_work_of_an_evicted_pod_again() {
         own.pods.list(&of_job).await.unwrap().items.into_iter().find(|pod| phase(pod) == "Running")
     })
     .await;
-    own.pods.evict(&name(&first), &EvictParams::default()).await.unwrap();
+    own.pods.evict(&first.metadata.name.unwrap(), &EvictParams::default()).await.unwrap();
     let evicted = jiff::Timestamp::now();
     let done = eventually("the job completes", LONG, async || {
         jobs.get("job-evicted").await.unwrap().status.filter(|status| status.completion_time.is_some())
