@@ -21,9 +21,10 @@ use crate::{
 };
 
 /// What is granted.
-const RBAC: [&str; 2] = [
+const RBAC: [&str; 3] = [
     include_str!("../../charts/kube-node/files/rbac.yaml"),
     include_str!("../../charts/kube-node/files/hosts.yaml"),
+    include_str!("../../charts/kube-node/files/references.yaml"),
 ];
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -25,6 +25,7 @@ use super::{
     endpoint::{Endpoint, Endpoints},
     event_recorder::EventRecorder,
     kubelet::Kubelet,
+    lookups,
     machine::Machine,
     node_lease::NodeLease,
     node_status::{NodeStatus, Report},
@@ -247,6 +248,7 @@ impl Coordinator {
             }
             Priority::Status => self.prepare_status(uid, now),
             Priority::Pod => return self.prepare_pod(uid, now),
+            Priority::Lookup => self.pods.prepare_lookup(uid, &mut self.schedule, now),
             Priority::Event => {
                 let is_silent = |node: &str| {
                     let kubelet = self.by_node.get(node).and_then(|uid| self.kubelets.get(uid));
@@ -333,6 +335,7 @@ impl Coordinator {
                 }
             }
             Priority::Pod => self.pods.conclude(uid, answer, schedule, now),
+            Priority::Lookup => self.pods.lookups.conclude(uid, answer, schedule, now.at),
             Priority::Event => self.events.conclude(answer, schedule, now),
         }
     }
@@ -394,8 +397,9 @@ impl Coordinator {
 
     /// Dedicated client for a job's requests; None if its machine uses the shared client.
     fn dedicated_client(&self, job: &Job) -> Option<DedicatedClient> {
-        let uid = match job.priority {
-            Priority::Pod => self.by_node.get(self.pods.node_of(&job.uid)?)?,
+        let uid: &str = match job.priority {
+            Priority::Pod => &**self.by_node.get(self.pods.node_of(&job.uid)?)?,
+            Priority::Lookup => lookups::machine_of(&job.uid)?,
             Priority::Event => self.by_node.get(self.events.node_under_way()?)?,
             _ => &job.uid,
         };

@@ -22,6 +22,7 @@ pub mod fault_injection;
 pub mod health;
 mod kubelet;
 pub mod kubelet_watches;
+mod lookups;
 mod machine;
 mod metrics;
 mod node_lease;

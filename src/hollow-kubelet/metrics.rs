@@ -58,6 +58,8 @@ impl Metrics {
             Priority::Status => &self.statuses,
             Priority::Pod => &self.pods,
             Priority::Event => &self.events,
+            // No write.
+            Priority::Lookup => return,
         };
         counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
     }

@@ -14,6 +14,7 @@ use super::{
     addresses::{Addresses, Block, parse},
     clock::Clock,
     event_recorder::EventRecorder,
+    lookups::Lookups,
     machine::Machine,
     node_status::REPAIR_INTERVAL,
     pod::{
@@ -104,6 +105,7 @@ pub struct Host<'a> {
 /// Pods of all machines of the process.
 pub struct Pods {
     pods: BTreeMap<Arc<str>, Pod>,
+    pub lookups: Lookups,
     /// Cache of the pods of all machines.
     pub cache: Arc<Cache<PodView>>,
 }
@@ -111,7 +113,7 @@ pub struct Pods {
 impl Pods {
     /// Creates a part without pods; `cache` has the pods of all machines.
     pub fn new(cache: Arc<Cache<PodView>>) -> Self {
-        Self { pods: BTreeMap::new(), cache }
+        Self { pods: BTreeMap::new(), lookups: Lookups::default(), cache }
     }
 
     /// Address assigned here to a pod.
@@ -226,8 +228,16 @@ impl Pods {
                 }
                 return None;
             };
+            let machine = host.machine.dedicated.as_ref().map(|_| host.uid);
+            let missing = if view.deleted_at.is_none() && pod::is_starting(&view) {
+                self.lookups.missing(&view, machine, schedule, now.at)?
+            } else {
+                Vec::new()
+            };
             let preempted = self.pods.get(uid).and_then(Pod::preempted);
-            pod::sync_pod(&view, SyncContext { host_ip: host.ip, ip, defaults, booted, preempted }, now.wall)
+            let context =
+                SyncContext { host_ip: host.ip, ip, defaults, booted, preempted, missing: &missing };
+            pod::sync_pod(&view, context, now.wall)
         };
         let setting = defaults.events.unwrap_or_default();
         if setting != PodEvents::None {
@@ -271,6 +281,15 @@ impl Pods {
         };
         (pod.deletion_sent, pod.sent) = (false, None);
         schedule.enqueue(Priority::Pod, uid, now.at + wait);
+    }
+
+    /// Request of a lookup; None once no pod waits for the object.
+    pub fn prepare_lookup(&mut self, key: &str, schedule: &mut Schedule, now: Clock) -> Option<Request> {
+        let pods = &self.pods;
+        let waits = |uid: &str| {
+            pods.get(uid).is_some_and(|pod| pod.view.deleted_at.is_none() && pod::is_starting(&pod.view))
+        };
+        self.lookups.prepare(key, waits, schedule, now.at)
     }
 
     /// Event about a pod without an address, recorded once, as a kubelet does for its network plugin.

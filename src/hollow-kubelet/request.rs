@@ -126,7 +126,7 @@ impl UnderWay {
         match priority {
             Priority::Prompt | Priority::Renewal => &mut self.renewals,
             Priority::Lease | Priority::Status => &mut self.machines,
-            Priority::Pod | Priority::Event => &mut self.pods,
+            Priority::Pod | Priority::Lookup | Priority::Event => &mut self.pods,
         }
     }
 }

@@ -39,7 +39,9 @@ impl Pressure {
         match self {
             Self::Light => true,
             Self::Heavy => priority != Priority::Renewal,
-            Self::Machines => matches!(priority, Priority::Prompt | Priority::Pod | Priority::Event),
+            Self::Machines => {
+                matches!(priority, Priority::Prompt | Priority::Pod | Priority::Lookup | Priority::Event)
+            }
         }
     }
 }
@@ -57,12 +59,21 @@ pub enum Priority {
     Status,
     /// Sync of a pod.
     Pod,
+    /// Lookup of an object that pods wait for, by its key.
+    Lookup,
     /// Sending of queued events; one job for all of them.
     Event,
 }
 
-const PRIORITIES: [Priority; 6] =
-    [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status, Priority::Pod, Priority::Event];
+const PRIORITIES: [Priority; 7] = [
+    Priority::Prompt,
+    Priority::Lease,
+    Priority::Renewal,
+    Priority::Status,
+    Priority::Pod,
+    Priority::Lookup,
+    Priority::Event,
+];
 
 /// A due job.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,8 @@ use crate::rate::Rate;
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Media type of Kubernetes' protobuf envelope.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Media type of an object's metadata in that envelope.
+const METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 /// User agent; the API server makes the name before the slash the field manager of a write.
 pub const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
 /// First bytes of the envelope (apimachinery, runtime/serializer/protobuf).
@@ -37,6 +39,8 @@ const EXCERPT: usize = 200;
 pub enum Body {
     /// No body.
     None,
+    /// No body; of the object, only its metadata is requested.
+    Metadata,
     /// A whole object, as [`envelope`] writes it.
     Object(Vec<u8>),
     /// A JSON merge patch.
@@ -150,8 +154,9 @@ pub async fn send<T: Message + Default>(
 ) -> Result<T, TransportError> {
     let limited = OptionFuture::from(rate.map(|rate| rate.acquire(path))).await;
     let exchange = async {
+        let accept = if matches!(body, Body::Metadata) { METADATA } else { PROTOBUF };
         let (content_type, bytes) = match body {
-            Body::None => (PROTOBUF, Vec::new()),
+            Body::None | Body::Metadata => (PROTOBUF, Vec::new()),
             Body::Object(bytes) => (PROTOBUF, bytes),
             Body::MergePatch(bytes) => ("application/merge-patch+json", bytes),
             Body::StrategicPatch(bytes) => ("application/strategic-merge-patch+json", bytes),
@@ -162,7 +167,7 @@ pub async fn send<T: Message + Default>(
             .method(method)
             .uri(path)
             .header(CONTENT_TYPE, content_type)
-            .header(ACCEPT, PROTOBUF)
+            .header(ACCEPT, accept)
             .header(USER_AGENT, AGENT)
             .body(Bytes::from(bytes))?;
         limited.map(|limited| request.extensions_mut().insert(limited));

@@ -43,6 +43,9 @@ const FILES: [(&str, &str); 6] = [
     ("policies.yaml", include_str!("../../charts/kube-node/files/policies.yaml")),
     ("fairness.yaml", include_str!("../../charts/kube-node/files/fairness.yaml")),
 ];
+/// What hollow kubelets may read in a cluster of `up` alone.
+const REFERENCES: (&str, &str) =
+    ("references.yaml", include_str!("../../charts/kube-node/files/references.yaml"));
 /// Time limit for kube-apiserver to serve a new CRD.
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
 /// Time limit for deleted objects to be gone: namespaces go after all their objects.
@@ -57,6 +60,12 @@ pub(super) type Manifest = (DynamicObject, ApiResource);
 pub async fn install(client: &Client) -> anyhow::Result<()> {
     // The future is large, and every caller would hold it.
     tokio::try_join!(apply_crds(client), Box::pin(apply_files(client))).map(drop)
+}
+
+/// Gives hollow kubelets the right to see whether the objects exist that pods refer to, and to read them.
+pub(super) async fn allow_references(client: &Client) -> anyhow::Result<()> {
+    let objects = parse(REFERENCES.0, REFERENCES.1)?;
+    try_join_all(objects.iter().map(|manifest| apply_manifest(client, manifest))).await.map(drop)
 }
 
 /// Removes our finalizer from the Secrets of the operator's namespace. Unless `params` ask for a dry run, call this only

@@ -219,7 +219,10 @@ impl Cluster {
         tokio::try_join!(
             self.start(Component::KubeControllerManager),
             self.start(Component::KubeScheduler),
-            manifests::install(&client),
+            async {
+                manifests::install(&client).await?;
+                manifests::allow_references(&client).await
+            },
             // Boxed: the state of its watch is large.
             Box::pin(self.start_real_node(&client)),
         )?;

@@ -259,6 +259,18 @@ fn starts() -> Vec<Scenario> {
             .annotated(&[("image-error", "not found")])
             .until(Goal::Waits("ImagePullBackOff", 0))
             .endless(),
+        Scenario::new("missing-variables", main_with(json!({"envFrom": [{"configMapRef": {"name": "none"}}]})))
+            .until(Goal::Waits("CreateContainerConfigError", 0))
+            .endless(),
+        Scenario::new(
+            "missing-volume",
+            with(
+                main_with(json!({"volumeMounts": [{"name": "keys", "mountPath": "/keys"}]})),
+                json!({"volumes": [{"name": "keys", "secret": {"secretName": "none"}}]}),
+            ),
+        )
+        .until(Goal::Waits("ContainerCreating", 0))
+        .endless(),
         Scenario::new("no-command", main_with(json!({"command": ["/none"]})))
             .annotated(&[("start-error", "exec: \"/none\": no such file")])
             .never(),

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{ContainerState, ContainerStatus, Event, Pod},
+    core::v1::{ConfigMap, ContainerState, ContainerStatus, Event, Pod, Secret},
 };
 use kube::{
     Api,
@@ -142,6 +142,45 @@ async fn an_image_that_is_missing_is_waited_for() {
     let pushed = json!({"metadata": {"annotations": {"hollow.kube-node.io/image-error": null}}});
     own.pods.patch("true-image", &PatchParams::default(), &Patch::Merge(pushed)).await.unwrap();
     until(&own, "true-image", "runs", |pod| phase(pod) == "Running").await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_missing_objects_unless_they_are_optional() {
+    let (own, node) = node_of("true-missing").await;
+    let optional = |name: &str, optional: bool| json!({"name": name, "optional": optional});
+    let with_variables = |is_optional: bool| {
+        let from = json!([{"configMapRef": optional("true-missing", is_optional)}]);
+        json!({"containers": [{"name": "main", "image": "i", "envFrom": from}]})
+    };
+    let secret = json!({"name": "keys", "secret": {"secretName": "true-missing"}});
+    let mounts = json!([{"name": "keys", "mountPath": "/keys"}]);
+    let with_volume = json!({
+        "containers": [{"name": "main", "image": "i", "volumeMounts": mounts}], "volumes": [secret],
+    });
+    own.pod_on(&node, "true-missing-env", json!({}), with_variables(false)).await;
+    own.pod_on(&node, "true-missing-volume", json!({}), with_volume).await;
+    own.pod_on(&node, "true-missing-optional", json!({}), with_variables(true)).await;
+    until(&own, "true-missing-optional", "runs", |pod| phase(pod) == "Running").await;
+    let waits = |reason: &'static str| {
+        move |pod: &Pod| container(pod).is_some_and(|main| waits_for(main.state.as_ref()) == Some(reason))
+    };
+    let held = until(&own, "true-missing-env", "waits", waits("CreateContainerConfigError")).await;
+    let message = container(&held).unwrap().state.unwrap().waiting.unwrap().message;
+    assert_eq!((phase(&held), message.as_deref()), ("Pending", Some("configmap \"true-missing\" not found")));
+    until(&own, "true-missing-volume", "waits", waits("ContainerCreating")).await;
+    let mount = event(&own, "true-missing-volume", "FailedMount").await.message.unwrap();
+    assert_eq!(mount, "MountVolume.SetUp failed for volume \"keys\" : secret \"true-missing\" not found");
+    let object = || json!({"metadata": {"name": "true-missing"}});
+    let maps: Api<ConfigMap> = Api::default_namespaced(own.client.clone());
+    let secrets: Api<Secret> = Api::default_namespaced(own.client.clone());
+    create(&maps, object()).await.unwrap();
+    create(&secrets, object()).await.unwrap();
+    for pod in ["true-missing-env", "true-missing-volume"] {
+        until(&own, pod, "starts by itself", |pod| phase(pod) == "Running").await;
+    }
+    delete(&maps, "true-missing", PropagationPolicy::Background).await;
+    delete(&secrets, "true-missing", PropagationPolicy::Background).await;
     own.clean_up().await;
 }
 

@@ -203,6 +203,7 @@ proptest! {
             defaults: &ContainerDefaults::default(),
             booted: booted.then_some(end),
             preempted: None,
+            missing: &[],
         };
         for second in 0..3 {
             if let Some(status) = sync_pod(&pod, context, at(second)).status {

@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    Container, ContainerState, ContainerView, InternedStr, PodSpecView, PodStatus, Terminated, intern,
+    CONFIG_ERROR, Container, ContainerState, ContainerView, InternedStr, PodSpecView, PodStatus, Terminated,
+    intern,
 };
 
 use super::{reasons, script::KILLED};
@@ -31,7 +32,7 @@ pub fn is_unknown(container: &ContainerView) -> bool {
 pub fn needs_sandbox(container: &ContainerView) -> bool {
     has_begun(container)
         || matches!(&container.state, ContainerState::Waiting { reason, .. }
-            if [reasons::PULL_FAILED, reasons::PULL_BACK_OFF].contains(&&**reason))
+            if [reasons::PULL_FAILED, reasons::PULL_BACK_OFF, CONFIG_ERROR].contains(&&**reason))
 }
 
 /// Reason for which a container of a pod waits before its first start.

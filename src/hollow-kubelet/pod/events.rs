@@ -2,7 +2,7 @@
 //! (pkg/kubelet/events/event.go).
 
 use kube_node_api::{ContainerDefaults, GoDuration};
-use kube_node_cache::{Container, ContainerState, ContainerView, InternedStr, PodView};
+use kube_node_cache::{CONFIG_ERROR, Container, ContainerState, ContainerView, InternedStr, PodView};
 
 use super::{
     FailureReason, Stopping, SyncResult,
@@ -44,6 +44,7 @@ pub fn of(pod: &PodView, result: &SyncResult, defaults: &ContainerDefaults) -> V
         }
         None => {}
     }
+    events.extend(result.missing.iter().cloned());
     let now = result.status.as_ref().unwrap_or(&pod.status);
     if result.sandbox_changed {
         // One event per boot. The containers restart with each boot, so their restarts give the count.
@@ -107,17 +108,7 @@ fn changed(
         && !is_unknown(new)
         && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts))
     {
-        let is_first = !had_begun || has_other_image;
-        let pulled = if is_first && !script.start_time.is_zero() {
-            let time = GoDuration(script.start_time);
-            add(false, "Pulling", format!("Pulling image {image:?}"), 1);
-            format!(
-                "Successfully pulled image {image:?} in {time} ({time} including waiting). Image size: 0 bytes."
-            )
-        } else {
-            format!("Container image {image:?} already present on machine")
-        };
-        add(false, "Pulled", pulled, if is_first { 1 } else { runs });
+        pulled(image, script, if !had_begun || has_other_image { 1 } else { runs }, &mut add);
         add(false, "Created", "Container created".to_owned(), runs);
         match script.start_error {
             Some(error) => add(true, "Failed", format!("Error: {error}"), runs),
@@ -134,6 +125,7 @@ fn changed(
             let message = format!("Back-off restarting failed container {name} in pod {pod}");
             add(true, "BackOff", message, new.restarts.max(1));
         }
+        CONFIG_ERROR => pulled(image, script, 1, &mut add),
         reasons::PULL_FAILED => {
             let error = script.image_error.unwrap_or_default();
             add(false, "Pulling", format!("Pulling image {image:?}"), 1);
@@ -146,4 +138,18 @@ fn changed(
         }
         _ => {}
     }
+}
+
+/// Adds the events about the image of a container that is about to start for this time.
+fn pulled(image: &str, script: &Script<'_>, time: i32, mut add: impl FnMut(bool, &str, String, i32)) {
+    let message = if time == 1 && !script.start_time.is_zero() {
+        let took = GoDuration(script.start_time);
+        add(false, "Pulling", format!("Pulling image {image:?}"), 1);
+        format!(
+            "Successfully pulled image {image:?} in {took} ({took} including waiting). Image size: 0 bytes."
+        )
+    } else {
+        format!("Container image {image:?} already present on machine")
+    };
+    add(false, "Pulled", message, time);
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube_node_api::time;
 use kube_node_cache::{
-    Container, ContainerState, ContainerView, InternedStr, PodStatus, PodView, Terminated, intern,
+    CONFIG_ERROR, Container, ContainerState, ContainerView, InternedStr, PodStatus, PodView, Terminated,
+    intern,
 };
 
 use super::{
     SyncContext,
     container::{self, has_begun},
+    missing::{self, Missing},
     output::{Found, containers},
     patch::whole_name,
     reasons,
@@ -61,6 +63,16 @@ pub fn advance_pod(
             reboot.revive(view, &Script::of(spec, container, role, context.defaults), &waits_as);
         }
     }
+    if missing::holds_volumes(pod, context.missing) {
+        let status = PodStatus {
+            start_time: Some(start_time),
+            host_ip: Some(context.host_ip.to_string().into()),
+            containers: regulars,
+            init_containers: inits,
+            ..pod.status.clone()
+        };
+        return (status, None);
+    }
     let was_initialized = match reboot {
         Some(reboot) => reboot.has_begun(regulars.iter()),
         None => regulars.iter().any(has_begun),
@@ -90,8 +102,10 @@ pub fn advance_pod(
         }
         let script = Script::of(spec, container, role, context.defaults);
         if !is_over {
-            again =
-                earlier(again, advance(view, (container, &script), due, &waits_as, (context.booted, now)));
+            again = earlier(
+                again,
+                advance(view, (container, &script), due, (&waits_as, context.missing), (context.booted, now)),
+            );
         }
         match (&view.state, role) {
             (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
@@ -109,8 +123,10 @@ pub fn advance_pod(
     if (is_open || was_initialized) && !is_over {
         for (container, view) in spec.containers.iter().zip(&mut *regulars) {
             let script = Script::of(spec, container, Role::Regular, context.defaults);
-            again =
-                earlier(again, advance(view, (container, &script), due, &waits_as, (context.booted, now)));
+            again = earlier(
+                again,
+                advance(view, (container, &script), due, (&waits_as, context.missing), (context.booted, now)),
+            );
         }
     }
     let phase = if failed { "Failed" } else { phase(&regulars) };
@@ -176,7 +192,7 @@ fn advance(
     view: &mut ContainerView,
     (container, script): (&Container, &Script<'_>),
     due: Timestamp,
-    waits_as: &InternedStr,
+    (waits_as, missing): (&InternedStr, &[Missing<'_>]),
     (booted, now): (Option<Timestamp>, Timestamp),
 ) -> Option<Timestamp> {
     // With a clock behind the boot, the boot time: an earlier start would count as ended by the boot.
@@ -194,6 +210,10 @@ fn advance(
                     (InternedStr::clone(waits_as), made)
                 } else if script.image_error.is_some() {
                     pull(made, now)
+                } else if let Some(message) = missing::of_container(&container.name, missing) {
+                    let (reason, missing) = (intern(CONFIG_ERROR), intern(&message));
+                    view.state = ContainerState::Waiting { reason, back_off: None, missing };
+                    return None;
                 } else {
                     run(view, start, &image, 0);
                     continue;

@@ -9,6 +9,7 @@ mod conditions;
 mod container;
 pub mod events;
 mod lifecycle;
+pub mod missing;
 pub mod output;
 pub mod patch;
 mod preemption;
@@ -22,9 +23,11 @@ use std::{
     net::Ipv4Addr,
 };
 
+use events::PendingEvent;
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
 use kube_node_cache::{PodStatus, PodView, intern};
+use missing::Missing;
 use reboot::RebootState;
 
 use super::clock::to_seconds;
@@ -68,6 +71,8 @@ pub struct SyncResult {
     pub delete: bool,
     /// Time of the next sync, even without a change.
     pub again: Option<Timestamp>,
+    /// Events about missing objects.
+    pub missing: Vec<PendingEvent>,
 }
 
 /// Containers of a pod that are being stopped.
@@ -125,6 +130,8 @@ pub struct SyncContext<'a> {
     pub booted: Option<Timestamp>,
     /// Time since which the pod is being preempted.
     pub preempted: Option<Timestamp>,
+    /// Objects without which the pod cannot start.
+    pub missing: &'a [Missing<'a>],
 }
 
 /// Next result of an admitted `pod` at `now`.
@@ -151,7 +158,13 @@ pub fn sync_pod(pod: &PodView, context: SyncContext<'_>, now: Timestamp) -> Sync
     };
     let status = conditions::with_conditions(found, status, (failure.as_ref(), reboot), second);
     let ended = is_over(&status);
+    let missing = if stopping == Stopping::Nothing {
+        missing::events(found, &status, context.missing)
+    } else {
+        Vec::new()
+    };
     SyncResult {
+        missing,
         delete: ended && pod.deleted_at.is_some(),
         again,
         failure,
@@ -182,6 +195,11 @@ fn lifecycle_of(
             (PodStatus { phase, ..pod.status }, Some(stopped_at), Stopping::Sidecars)
         }
     }
+}
+
+/// Returns true if some container of a pod that runs on has never begun.
+pub fn is_starting(pod: &PodView) -> bool {
+    !pod.is_finished() && output::containers(pod).any(|found| !found.view.is_some_and(container::has_begun))
 }
 
 /// Returns true if a boot destroyed the pod's sandbox, so that it needs another one and another address.

@@ -42,7 +42,9 @@ fn sync_at(pod: &PodView, second: i64) -> SyncResult {
     let booted = (second >= BOOT).then(|| at(BOOT));
     let ip = Ipv4Addr::new(10, 128, 0, if needs_another_sandbox(pod, booted) { 2 } else { 1 });
     let defaults = ContainerDefaults::default();
-    sync_pod(pod, SyncContext { host_ip: HOST, ip, defaults: &defaults, booted, preempted: None }, at(second))
+    let context =
+        SyncContext { host_ip: HOST, ip, defaults: &defaults, booted, preempted: None, missing: &[] };
+    sync_pod(pod, context, at(second))
 }
 
 /// The pod, and the reasons of its events, after all syncs from `from` up to `to`.
@@ -229,6 +231,7 @@ fn a_clock_that_is_behind_the_boot_restarts_nothing_twice() {
         defaults: &defaults,
         booted: Some(at(BOOT)),
         preempted: None,
+        missing: &[],
     };
     for second in BOOT - 5..BOOT + 5 {
         if let Some(status) = sync_pod(&pod, context, at(second)).status {

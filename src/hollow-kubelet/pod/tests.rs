@@ -12,6 +12,8 @@ use super::{conditions::CONDITIONS, events::PendingEvent, *};
 
 #[path = "any_tests.rs"]
 mod any;
+#[path = "missing_tests.rs"]
+mod missing_objects;
 #[path = "restart_tests.rs"]
 mod restart;
 #[path = "termination_tests.rs"]
@@ -84,6 +86,7 @@ fn sync_preempted(pod: &PodView, preempted: Option<i64>, second: i64) -> SyncRes
         defaults: &defaults,
         booted: None,
         preempted: preempted.map(at),
+        missing: &[],
     };
     sync_pod(pod, context, at(second))
 }

@@ -48,7 +48,7 @@ const FORBIDDEN: [(&str, &str); 19] = [
     ("create a Node", RBAC),
     ("delete a Node", RBAC),
     ("take a Node off the list of those that are not hollow", RBAC),
-    ("read a Secret", RBAC),
+    ("list Secrets", RBAC),
     ("create a pod", RBAC),
     ("request a token of the operator", RBAC),
     ("scale a NodeSet", RBAC),
@@ -118,7 +118,7 @@ async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result
             let change = json!({"metadata": {"annotations": {"kube-node.io/nodes-not-hollow": ""}}});
             accounts.patch("kube-node-operator", &dry, &Patch::Merge(change)).await.map(drop)
         }
-        "read a Secret" => {
+        "list Secrets" => {
             Api::<Secret>::namespaced(thief.clone(), OPERATOR).list(&ListParams::default()).await.map(drop)
         }
         "create a pod" => {
