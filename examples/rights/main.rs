@@ -21,11 +21,12 @@ use crate::{
 };
 
 /// What is granted.
-const RBAC: [&str; 3] = [
+const RBAC: [&str; 2] = [
     include_str!("../../charts/kube-node/files/rbac.yaml"),
     include_str!("../../charts/kube-node/files/hosts.yaml"),
-    include_str!("../../charts/kube-node/files/references.yaml"),
 ];
+/// What a value of the chart grants besides, and the programs do without.
+const OPTIONAL: &str = include_str!("../../charts/kube-node/files/references.yaml");
 
 fn main() -> anyhow::Result<ExitCode> {
     let folder = std::env::args_os().nth(1).map_or_else(usual_folder, |folder| Ok(PathBuf::from(folder)))?;
@@ -37,7 +38,10 @@ fn main() -> anyhow::Result<ExitCode> {
     if uses.is_empty() {
         bail!("the {} records in {} hold no call of a program of ours", logs.len(), folder.display());
     }
-    let verdict = verdict(&grants::parse(&RBAC.join("---\n"))?, &uses.keys().cloned().collect::<Vec<_>>());
+    let (rights, optional) = (grants::parse(&RBAC.join("---\n"))?, grants::parse(OPTIONAL)?);
+    let is_covered = |rights: &[Right], used: &Use| rights.iter().any(|right| right.covers(used));
+    let needed = uses.keys().filter(|used| is_covered(&rights, used) || !is_covered(&optional, used));
+    let verdict = verdict(&rights, &needed.cloned().collect::<Vec<_>>());
     let calls: usize = uses.values().sum();
     println!("{} records, {calls} calls, {} rights", logs.len(), verdict.rights);
     for (what, lines) in [

@@ -1,4 +1,4 @@
-//! Lookups: whether the objects exist without which pods cannot start, Secrets, ConfigMaps and claims.
+//! Lookups: whether the objects exist without which pods cannot start, Secrets, `ConfigMaps` and claims.
 //!
 //! Inputs: pods that are about to start, and answers of the API server. Outputs: requests for the metadata of one object
 //! each, and syncs of the pods that wait for the answer.

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{ConfigMap, ContainerState, ContainerStatus, Event, Pod, Secret},
+    core::v1::{ConfigMap, ContainerState, ContainerStatus, Event, PersistentVolumeClaim, Pod, Secret},
 };
 use kube::{
     Api,
@@ -153,13 +153,15 @@ async fn a_pod_waits_for_missing_objects_unless_they_are_optional() {
         let from = json!([{"configMapRef": optional("true-missing", is_optional)}]);
         json!({"containers": [{"name": "main", "image": "i", "envFrom": from}]})
     };
-    let secret = json!({"name": "keys", "secret": {"secretName": "true-missing"}});
-    let mounts = json!([{"name": "keys", "mountPath": "/keys"}]);
-    let with_volume = json!({
-        "containers": [{"name": "main", "image": "i", "volumeMounts": mounts}], "volumes": [secret],
-    });
+    let mounts = json!([{"name": "data", "mountPath": "/data"}]);
+    let with_volume = |source: &str, name: &str| {
+        let volume = json!({"name": "data", source: {name: "true-missing"}});
+        json!({"containers": [{"name": "main", "image": "i", "volumeMounts": mounts}], "volumes": [volume]})
+    };
     own.pod_on(&node, "true-missing-env", json!({}), with_variables(false)).await;
-    own.pod_on(&node, "true-missing-volume", json!({}), with_volume).await;
+    own.pod_on(&node, "true-missing-volume", json!({}), with_volume("secret", "secretName")).await;
+    let with_claim = with_volume("persistentVolumeClaim", "claimName");
+    own.pod_on(&node, "true-missing-claim", json!({}), with_claim).await;
     own.pod_on(&node, "true-missing-optional", json!({}), with_variables(true)).await;
     until(&own, "true-missing-optional", "runs", |pod| phase(pod) == "Running").await;
     let waits = |reason: &'static str| {
@@ -170,17 +172,24 @@ async fn a_pod_waits_for_missing_objects_unless_they_are_optional() {
     assert_eq!((phase(&held), message.as_deref()), ("Pending", Some("configmap \"true-missing\" not found")));
     until(&own, "true-missing-volume", "waits", waits("ContainerCreating")).await;
     let mount = event(&own, "true-missing-volume", "FailedMount").await.message.unwrap();
-    assert_eq!(mount, "MountVolume.SetUp failed for volume \"keys\" : secret \"true-missing\" not found");
+    assert_eq!(mount, "MountVolume.SetUp failed for volume \"data\" : secret \"true-missing\" not found");
+    let mount = event(&own, "true-missing-claim", "FailedMount").await.message.unwrap();
+    assert!(mount.ends_with("persistentvolumeclaims \"true-missing\" not found"), "{mount}");
     let object = || json!({"metadata": {"name": "true-missing"}});
     let maps: Api<ConfigMap> = Api::default_namespaced(own.client.clone());
     let secrets: Api<Secret> = Api::default_namespaced(own.client.clone());
     create(&maps, object()).await.unwrap();
     create(&secrets, object()).await.unwrap();
-    for pod in ["true-missing-env", "true-missing-volume"] {
+    let claims: Api<PersistentVolumeClaim> = Api::default_namespaced(own.client.clone());
+    let resources = json!({"requests": {"storage": "1Gi"}});
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": resources});
+    create(&claims, json!({"metadata": {"name": "true-missing"}, "spec": spec})).await.unwrap();
+    for pod in ["true-missing-env", "true-missing-volume", "true-missing-claim"] {
         until(&own, pod, "starts by itself", |pod| phase(pod) == "Running").await;
     }
     delete(&maps, "true-missing", PropagationPolicy::Background).await;
     delete(&secrets, "true-missing", PropagationPolicy::Background).await;
+    delete(&claims, "true-missing", PropagationPolicy::Background).await;
     own.clean_up().await;
 }
 

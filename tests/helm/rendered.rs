@@ -253,7 +253,7 @@ fn definitions_are_those_of_the_code_and_stay() {
 
 #[test]
 fn what_up_applies_is_in_the_chart() {
-    let objects = render(&["hollowHosts.big.replicas=3"]);
+    let objects = render(&["hollowHosts.big.replicas=3", "hollow.readReferences=true"]);
     let bare: Vec<Value> = objects.iter().map(without_labels).collect();
     let files = fs::read_dir(format!("{CHART}/files")).unwrap().map(|entry| entry.unwrap().path());
     for file in files.filter(|path| path.is_file()) {
@@ -265,6 +265,9 @@ fn what_up_applies_is_in_the_chart() {
             assert_eq!(bare.contains(&wanted), !is_theirs, "{} {}", wanted["kind"], name(&wanted));
         }
     }
+    let may_read =
+        |objects: &[Value]| objects.iter().any(|object| name(object) == "kube-node-hollow-references");
+    assert!(may_read(&objects) && !may_read(&render(&[])), "no right to read Secrets by default");
     let without = render(&[
         "admissionPolicies.enabled=false",
         "machines.createNamespace=false",
