@@ -36,10 +36,10 @@ pub use node::{ConditionView, NodeStage, NodeView, ProtobufNode};
 pub use pod::{
     HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, ProtobufPod, ProtobufPods, hollow_annotation,
 };
-pub use pod_references::{Reference, ReferenceKind, ReferenceUser, Variable, VariableValue};
+pub use pod_references::{Reference, ReferenceKind, ReferenceUser, TOKEN_VOLUME, Variable, VariableValue};
 pub use pod_spec::{
     Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
-    RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount,
+    RestartPolicy, Toleration, VolumeMount,
 };
 pub use pod_status::{
     BACK_OFF, CONFIG_ERROR, ContainerState, ContainerView, PodCondition, PodStatus, Qos, Terminated,

@@ -8,8 +8,10 @@ use std::sync::{Arc, LazyLock};
 use prost::Message;
 use serde::Deserialize;
 
-use super::{InternedStr, TOKEN_VOLUME, intern, interner::Interner, protobuf::messages};
+use super::{InternedStr, intern, interner::Interner, protobuf::messages};
 
+/// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].
+pub const TOKEN_VOLUME: &str = "kube-api-access-";
 /// Interned references of all pods in this process.
 static REFERENCES: LazyLock<Interner<[Reference]>> = LazyLock::new(Interner::default);
 /// Limit on references kept per pod.

@@ -66,13 +66,10 @@ pub struct Container {
     pub env: Box<[Variable]>,
 }
 
-/// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].
-pub const TOKEN_VOLUME: &str = "kube-api-access-";
-
 messages! {
     /// Volume mount of a container, pruned.
     pub struct VolumeMount {
-        /// Name of the volume; [`TOKEN_VOLUME`] for the token volume.
+        /// Name of the volume; [`super::TOKEN_VOLUME`] for the token volume.
         pub name: String = 1 (string);
         /// True for a read-only mount.
         pub read_only: bool = 2 (bool);
