@@ -7,6 +7,7 @@
 mod access;
 mod api;
 pub mod autoscaler;
+mod batch;
 pub mod csr;
 mod drain_permits;
 mod events;

@@ -85,6 +85,24 @@ pub struct Existing {
     pub last_end: Option<Trouble>,
 }
 
+/// What a provider knows of a machine without a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// The machine exists.
+    Machine(Existing),
+    /// The machine does not exist.
+    Absent,
+    /// Only [`Provider::exists`] can tell.
+    Unseen,
+}
+
+impl Known {
+    /// The machine, if one is known.
+    pub fn machine(self) -> Option<Existing> {
+        if let Self::Machine(existing) = self { Some(existing) } else { None }
+    }
+}
+
 /// Last renewal of a Lease, as far as the provider of the machine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewed {
@@ -184,7 +202,8 @@ impl ProviderError {
     }
 }
 
-/// Creates, changes and deletes machines. Every call is idempotent.
+/// Creates, changes and deletes machines. Every call is idempotent, and may take long: calls have slots of their own
+/// ([why](../../docs/decisions/0056-slow-calls-have-slots.md)), unless the machines live in this process.
 #[async_trait]
 pub trait Provider: Send + Sync {
     /// Name in `NodeClass.spec.nodeController`, and prefix of the providerIDs.
@@ -206,6 +225,16 @@ pub trait Provider: Send + Sync {
 
     /// Updates the settings of a machine; costs nothing if they are up to date.
     async fn update(&self, id: &MachineId, settings: &MachineSettings) -> Result<(), ProviderError>;
+
+    /// State of a machine, as far as memory tells. Reconciliations read it, so it sends nothing.
+    fn known(&self, _: &MachineId) -> Result<Known, ProviderError> {
+        Ok(Known::Unseen)
+    }
+
+    /// Returns true if [`Self::update`] would send nothing, as far as memory tells.
+    fn is_up_to_date(&self, _: &MachineId, _: &MachineSettings) -> bool {
+        false
+    }
 
     /// State of a machine; None if it does not exist.
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError>;

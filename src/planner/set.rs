@@ -184,8 +184,8 @@ fn troubles<'m, 'a: 'm>(
 ) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
     let mut troubles: BTreeMap<&str, Vec<&NodeState<'_>>> = BTreeMap::new();
     for member in members {
-        // Waiting for the set's budget and draining are normal.
-        let normal = |reason: &str| matches!(reason, "WaitingForBudget" | "Draining");
+        // Waiting for the set's budget or for the drains of other Nodes, and draining, are normal.
+        let normal = |reason: &str| matches!(reason, "WaitingForBudget" | "WaitingForSlot" | "Draining");
         if let Some((reason, _)) = member.trouble.filter(|(reason, _)| !normal(reason)) {
             troubles.entry(reason).or_default().push(member);
         }

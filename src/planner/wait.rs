@@ -56,6 +56,11 @@ pub enum NodeWait {
     },
     /// The provider has not confirmed the deletion of the machine.
     DeletingMachine,
+    /// As many slow calls for other Nodes are under way as may be at once.
+    WaitingForSlot {
+        /// The calls, for people.
+        calls: String,
+    },
     /// The API server refuses a write of the Node.
     WriteRefused {
         /// The write, and the API server's message.
@@ -127,10 +132,17 @@ impl NodeWait {
                     .to_owned()
             }
             // Most drains end soon: they cost no write.
-            Self::Draining { .. } | Self::VolumesAttached { .. } if !reported && lasts < SLOW => return None,
+            Self::Draining { .. } | Self::VolumesAttached { .. } | Self::WaitingForSlot { .. }
+                if !reported && lasts < SLOW =>
+            {
+                return None;
+            }
             // The number of pods is left out: it would cost a write for each pod that leaves.
             Self::Draining { first, .. } => format!("pods are leaving, among them {first}"),
             Self::Blocked { by } => blocked(by)?,
+            Self::WaitingForSlot { calls } => {
+                format!("is next in turn: as many {calls} as may run at once are under way for other nodes")
+            }
             Self::WriteRefused { message } => message.clone(),
             Self::VolumesAttached { names } => {
                 let (first, rest) = names.split_first()?;
@@ -243,15 +255,16 @@ mod tests {
         .chain([NodeWait::VolumesAttached { names: Vec::new() }])
         .chain([NodeWait::WaitingForDeletionTimeout { left: SLOW }, NodeWait::DeletingMachine])
         .chain([NodeWait::WaitingForPodsCleanup { first: Some(first), pods: 1 }])
+        .chain([NodeWait::WaitingForSlot { calls: String::new() }])
         .chain([NodeWait::WriteRefused { message: String::new() }]);
         let reasons: BTreeSet<_> = waits.map(|wait| wait.reason()).collect();
-        assert_eq!(NodeWait::reasons().count(), 18);
+        assert_eq!(NodeWait::reasons().count(), 19);
         assert_eq!(reasons, NodeWait::reasons().collect());
         // Users see these names: as reasons of conditions and events, and as labels of metrics.
         let names = "Draining DeletingMachine EmptyDirData EvictionRefused MachineBackOff OutOfResources \
             PodDisruptionBudget PodOptedOut UnmanagedPod VolumesAttached WaitingForBudget \
             WaitingForDeletionTimeout WaitingForKubelet WaitingForLease WaitingForMachine WaitingForPodsCleanup \
-            WaitingForReady WriteRefused";
+            WaitingForReady WaitingForSlot WriteRefused";
         assert_eq!(reasons, names.split_whitespace().collect());
         assert_eq!(NodeWait::WriteRefused { message: String::new() }.reason(), NodeWait::REFUSED);
     }

@@ -32,6 +32,7 @@ mod run;
 mod scenario;
 mod schedule;
 mod shrink;
+mod slow_webhooks;
 mod statuses;
 
 use std::{

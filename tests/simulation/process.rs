@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Namespace of operators and workers.
-const NAMESPACE: &str = "kube-node-system";
+pub const NAMESPACE: &str = "kube-node-system";
 /// Group of all workers.
 pub const GROUP: &str = "workers";
 /// Longest time from a process's end to its next start.
@@ -255,7 +255,8 @@ fn worker(client: Client, identity: String, number: usize) -> host::Options {
     }
 }
 
-fn options(client: Client, identity: String, service: InProcess, pod_cidrs: &str) -> Options {
+/// Options of an operator.
+pub fn options(client: Client, identity: String, service: InProcess, pod_cidrs: &str) -> Options {
     let seconds = Duration::from_secs;
     let timing = Timing::new(seconds(15), seconds(10), seconds(2)).unwrap();
     let range = pod_cidrs.parse().ok().and_then(|range| PodCidrRange::new(range, 24).ok());

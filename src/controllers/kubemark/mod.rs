@@ -47,7 +47,9 @@ use self::{
 };
 use crate::{
     api::patch_params,
-    provider::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers},
+    provider::{
+        Existing, Known, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage, Watchers,
+    },
 };
 
 /// Name in `NodeClass.spec.nodeController`.
@@ -128,6 +130,25 @@ impl Provider for KubemarkProvider {
         .await
     }
 
+    fn known(&self, id: &MachineId) -> Result<Known, ProviderError> {
+        Ok(match self.find(id)? {
+            Some((cluster, pod)) => Known::Machine(existing(&cluster, &pod)),
+            None if self.made_lately(id).is_some() => Known::Unseen,
+            None => Known::Absent,
+        })
+    }
+
+    fn is_up_to_date(&self, id: &MachineId, settings: &MachineSettings) -> bool {
+        match self.find(id) {
+            Ok(Some((_, pod))) if !pod.leaving => {
+                let settings = to_json(settings).ok();
+                settings.is_some_and(|settings| pod.settings == Some(settings)) && !self.needs_token(id)
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
         let found = match self.find(id)? {
             None => in_time(self.find_unseen(id)).await?,
@@ -198,10 +219,15 @@ impl KubemarkProvider {
         Ok(None)
     }
 
+    /// The Node of a machine that this process has made.
+    fn made_lately(&self, id: &MachineId) -> Option<Arc<NodeView>> {
+        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid)?;
+        self.tokens.lock().contains_key(&id.uid).then_some(node)
+    }
+
     /// The pod of a machine that this process has made, while no watch shows it: its Node must not go before it.
     async fn find_unseen(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
-        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid);
-        let Some(node) = node.filter(|_| self.tokens.lock().contains_key(&id.uid)) else { return Ok(None) };
+        let Some(node) = self.made_lately(id) else { return Ok(None) };
         let cluster = self.cluster_of(&node);
         let own = ListParams::default().labels(&of_machine(id));
         let pods = cluster.api::<Pod>()?.list(&own).await.map_err(refused)?.into_iter().map(MachinePod::from);
@@ -281,14 +307,19 @@ impl KubemarkProvider {
         gone_is_fine(cluster.api::<Pod>()?.patch(&pod.name, &patch_params(), &Patch::Merge(change)).await)
     }
 
-    /// Gives a machine that may have missed the lifetime of its token another one.
-    async fn renew_token(&self, cluster: &HostingCluster, id: &MachineId) -> Result<(), ProviderError> {
+    /// Returns true if a machine may have missed the lifetime of its token.
+    fn needs_token(&self, id: &MachineId) -> bool {
         let expires = self.tokens.lock().get(&id.uid).copied();
         let is_good = expires.is_some_and(|at| {
             Duration::try_from(at.duration_since(environment::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
         });
         let is_unready = |node: Arc<NodeView>| node.uid == id.uid && !node.is_ready();
-        if is_good || !self.nodes.get(&id.node).is_some_and(is_unready) {
+        !is_good && self.nodes.get(&id.node).is_some_and(is_unready)
+    }
+
+    /// Gives a machine that may have missed the lifetime of its token another one.
+    async fn renew_token(&self, cluster: &HostingCluster, id: &MachineId) -> Result<(), ProviderError> {
+        if !self.needs_token(id) {
             return Ok(());
         }
         info!("another token: the machine has not made use of the one before");

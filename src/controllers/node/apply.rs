@@ -13,20 +13,59 @@ use kube_node_planner::{
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use super::{NodeController, ReconcileError, Result, observe::Observed};
+use super::{NodeController, ReconcileError, Result, observe::Observed, slots::Slot};
 use crate::{api, provider::MachineRequest};
 
+/// Result of applying a plan.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Pods whose eviction was refused.
+    pub(super) blocked: Vec<Blockage>,
+    /// Slots that the rest of the plan needs.
+    pub(super) slots: Vec<Slot>,
+    /// True if pods are left to evict or delete at once.
+    pub(super) more: bool,
+}
+
 impl NodeController {
-    /// Executes a plan and returns the pods whose eviction was refused.
-    pub(super) async fn apply(&self, observed: &Observed, plan: &NodePlan) -> Result<Vec<Blockage>> {
-        let (mut blocked, mut failed) = (Vec::new(), None);
+    /// Executes a plan, as far as it goes with this slot.
+    pub(super) async fn apply(
+        &self,
+        observed: &Observed,
+        plan: &NodePlan,
+        slot: Option<Slot>,
+    ) -> Result<Applied> {
+        let (mut applied, mut failed, mut has_written) = (Applied::default(), None, false);
+        let calls = Slot::of(&*observed.provider);
+        let may_call = calls.is_none() || slot == calls;
         if let Some((_, settings)) = &observed.request
             && observed.machine == MachineState::Exists
         {
             // Settings that do not reach the machine delay neither its taints nor its drain.
-            failed = observed.provider.update(&observed.id, settings).await.err().map(ReconcileError::from);
+            if may_call {
+                let updated = observed.provider.update(&observed.id, settings).await;
+                failed = updated.err().map(ReconcileError::from);
+            } else if slot.is_none() && !observed.provider.is_up_to_date(&observed.id, settings) {
+                applied.slots.extend(calls);
+            }
         }
         for step in &plan.steps {
+            let needs = match step {
+                NodeStep::CreateMachine | NodeStep::DeleteMachine => calls,
+                NodeStep::Evict(_) | NodeStep::Force(_) | NodeStep::DeletePods(_) => Some(Slot::Drain),
+                _ => None,
+            };
+            if let Some(needed) = needs.filter(|needed| slot != Some(*needed)) {
+                if let NodeStep::Evict(pods) = step {
+                    applied.blocked = self.refused(observed, pods);
+                }
+                // After a write, the event of the Node brings the next reconciliation, which asks.
+                if !has_written && !applied.slots.contains(&needed) {
+                    applied.slots.push(needed);
+                }
+                continue;
+            }
+            has_written = true;
             match step {
                 NodeStep::AddFinalizer => {
                     if let Some(adoption) = &observed.adoption {
@@ -37,22 +76,25 @@ impl NodeController {
                 NodeStep::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
                 NodeStep::Cordon { at } => self.cordon(&observed.node, *at).await?,
                 // A failed eviction does not delay the deletion of pods whose time is over.
-                NodeStep::Evict(pods) => match self.evict(pods).await {
-                    Ok(refused) => blocked = refused,
+                NodeStep::Evict(pods) => match self.evict(observed, pods).await {
+                    Ok(more) => {
+                        applied.more |= more;
+                        applied.blocked = self.refused(observed, pods);
+                    }
                     Err(error) => failed = Some(error),
                 },
                 NodeStep::Force(pods) => {
                     let text = "drain.timeout of its set is over: the pods that are left are deleted";
                     self.warn(&observed.node, "DrainTimedOut", text.to_owned());
                     let grace = u32::try_from(LAST_GRACE.as_secs()).unwrap_or(u32::MAX);
-                    self.delete_pods(pods, Some(grace)).await?;
+                    applied.more |= self.delete_pods(observed, pods, Some(grace)).await?;
                 }
                 NodeStep::SetOutOfService(taints) => {
                     info!("its machine is gone and pods are left: out of service");
                     let change = json!({ "spec": { "taints": taints } });
                     self.patch(&observed.node, change, "say that it is out of service").await?;
                 }
-                NodeStep::DeletePods(pods) => self.delete_pods(pods, None).await?,
+                NodeStep::DeletePods(pods) => applied.more |= self.delete_pods(observed, pods, None).await?,
                 NodeStep::DeleteMachine => {
                     info!("drained, deleting the machine");
                     observed.provider.delete(&observed.id).await?;
@@ -63,7 +105,7 @@ impl NodeController {
                 }
             }
         }
-        failed.map_or(Ok(blocked), Err)
+        failed.map_or(Ok(applied), Err)
     }
 
     async fn create_machine(&self, observed: &Observed) -> Result<()> {

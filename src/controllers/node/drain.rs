@@ -1,7 +1,7 @@
 //! Drains a leaving Node: observes its pods and executes planned evictions and deletions. Evictions use the
 //! Eviction API, so that disruption budgets hold.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, vec::IntoIter};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -26,9 +26,19 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::{NodeController, Result, observe::Observed};
+use crate::batch::Batch;
 
 /// Concurrent evictions or deletions of one Node.
 const EVICTIONS_AT_ONCE: usize = 8;
+
+/// Evictions of a Node so far.
+#[derive(Debug, Default)]
+pub(super) struct Drain {
+    /// Pods whose last eviction was refused.
+    refused: BTreeMap<PodId, Blockage>,
+    /// First pod of the next batch.
+    next: Option<PodId>,
+}
 
 impl NodeController {
     /// Progress of the drain of a leaving Node.
@@ -107,9 +117,21 @@ impl NodeController {
         self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok())
     }
 
-    /// Evicts pods and returns those whose eviction was refused.
-    pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>> {
-        let mut results = stream::iter(pods.to_vec())
+    /// Pods whose last eviction was refused, of those that are to be evicted.
+    pub(super) fn refused(&self, observed: &Observed, pods: &[PodId]) -> Vec<Blockage> {
+        let drains = self.drains.lock();
+        let refused = drains.get(&observed.node.uid).map(|drain| &drain.refused);
+        refused
+            .into_iter()
+            .flat_map(|refused| pods.iter().filter_map(|pod| refused.get(pod)))
+            .cloned()
+            .collect()
+    }
+
+    /// Evicts pods for a while. Returns true if some are left.
+    pub(super) async fn evict(&self, observed: &Observed, pods: &[PodId]) -> Result<bool> {
+        let mut batch = self.batch(observed, pods);
+        let mut results = stream::iter(&mut batch)
             .map(|pod| async move {
                 let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
                 // kube's `evict` names the field `delete_options`, which the API server does not know.
@@ -124,30 +146,41 @@ impl NodeController {
                 (pod, result)
             })
             .buffer_unordered(EVICTIONS_AT_ONCE);
-        let (mut blocked, mut failed) = (Vec::new(), None);
+        let (mut refused, mut failed) = (BTreeMap::new(), None);
         while let Some((pod, result)) = results.next().await {
             let Err(error) = result else { continue };
             if let Some(message) = error.disruption_budget() {
-                blocked.push(Blockage { obstacle: Obstacle::PodDisruptionBudget, pod, message });
+                let obstacle = Obstacle::PodDisruptionBudget;
+                refused.insert(pod.clone(), Blockage { obstacle, pod, message });
             } else if is_past(&error) || error.is_in_leaving_namespace() {
                 // The pod leaves by itself.
             } else if error.is_final() {
-                let message = error.server_message();
-                blocked.push(Blockage { obstacle: Obstacle::EvictionRefused, pod, message });
+                let (obstacle, message) = (Obstacle::EvictionRefused, error.server_message());
+                refused.insert(pod.clone(), Blockage { obstacle, pod, message });
             } else {
                 failed = Some(error);
             }
         }
+        drop(results);
+        let has_refused = !refused.is_empty();
+        let more = self.note_batch(observed, batch, refused);
         // A refusal is reported rather than a failure that the next reconciliation may heal.
         match failed {
-            Some(error) if blocked.is_empty() => Err(error.into()),
-            _ => Ok(blocked),
+            Some(error) if !has_refused => Err(error.into()),
+            _ => Ok(more),
         }
     }
 
-    /// Deletes pods regardless of disruption budgets. `grace` is the grace period in seconds; None: the pod's own.
-    pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<()> {
-        let mut results = stream::iter(pods.to_vec())
+    /// Deletes pods for a while, regardless of disruption budgets. `grace` is the grace period in seconds; None: the pod's
+    /// own. Returns true if some are left.
+    pub(super) async fn delete_pods(
+        &self,
+        observed: &Observed,
+        pods: &[PodId],
+        grace: Option<u32>,
+    ) -> Result<bool> {
+        let mut batch = self.batch(observed, pods);
+        let mut results = stream::iter(&mut batch)
             .map(|pod| async move {
                 let api: Api<PartialObjectMeta<Pod>> =
                     Api::namespaced(self.context.client.clone(), &pod.namespace);
@@ -159,7 +192,37 @@ impl NodeController {
         while let Some(result) = results.next().await {
             failed = failed.or(result.err().filter(|error| !is_past(error)));
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        drop(results);
+        let more = self.note_batch(observed, batch, BTreeMap::new());
+        failed.map_or(Ok(more), |error| Err(error.into()))
+    }
+
+    /// The pods, beginning where the reconciliation before ended: those that are answered late, and refused, hold up no
+    /// others.
+    fn batch(&self, observed: &Observed, pods: &[PodId]) -> Batch<IntoIter<PodId>> {
+        let drains = self.drains.lock();
+        let next = drains.get(&observed.node.uid).and_then(|drain| drain.next.as_ref());
+        let (mut pods, first) =
+            (pods.to_vec(), next.map_or(0, |next| pods.partition_point(|pod| pod < next)));
+        pods.rotate_left(first);
+        Batch::new(pods)
+    }
+
+    /// Notes the refusals of a batch; those of the pods that are left stay. Returns true if pods are left.
+    fn note_batch(
+        &self,
+        observed: &Observed,
+        batch: Batch<IntoIter<PodId>>,
+        refused: BTreeMap<PodId, Blockage>,
+    ) -> bool {
+        let left: Vec<PodId> = batch.left().collect();
+        let more = !left.is_empty();
+        let mut drains = self.drains.lock();
+        let drain = drains.entry(Arc::clone(&observed.node.uid)).or_default();
+        drain.refused.retain(|pod, _| left.contains(pod));
+        drain.refused.extend(refused);
+        drain.next = left.into_iter().next();
+        more
     }
 }
 

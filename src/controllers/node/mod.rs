@@ -7,21 +7,22 @@ mod attachments;
 mod drain;
 mod lease_renewals;
 mod observe;
+mod slots;
 mod status;
 mod sweep;
 mod writes;
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::PartialObjectMeta};
-use kube_ext::{
-    call::ApiError,
-    environment,
-    error::chain,
-    work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
-};
+use kube_ext::{call::ApiError, environment, error::chain, work_queue::Action};
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, PodView};
 use kube_node_planner::{machine_backoff::MachineBackoffs, node, wait::NodeWait};
 use parking_lot::Mutex;
@@ -30,12 +31,19 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::status::ReportedWaits;
 pub use self::status::set_condition;
-use self::{attachments::Attachments, lease_renewals::LeaseRenewals, writes::Writes};
+use self::{
+    apply::Applied,
+    attachments::Attachments,
+    drain::Drain,
+    lease_renewals::LeaseRenewals,
+    slots::{Consumers, PATIENCE, Queues, Slot},
+    writes::Writes,
+};
 use super::{Context, ReconcileError, reconcile::Result};
 use crate::provider::{MachineId, ProviderError};
 
-/// Concurrent reconciliations; each sends one write at a time.
-const CONFIG: Config = Config { concurrency: 32, min_interval: Duration::ZERO };
+/// Requeue time of a Node whose wait for a slot was reported: the condition of a wait that lasts is written then.
+const WAIT_POLL: Duration = Duration::from_secs(30);
 /// Interval at which all machines are compared with all Nodes, for changes that no watch has shown.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -60,21 +68,24 @@ pub struct NodeController {
     context: Arc<Context>,
     /// Answers are read as metadata: the watch brings the rest.
     api: Api<PartialObjectMeta<Node>>,
-    requests: WorkQueue<Key>,
+    requests: Arc<Queues>,
     waits: ReportedWaits,
     writes: Writes,
     lease_renewals: LeaseRenewals,
     attachments: Attachments,
     /// UIDs of leaving Nodes to which a list showed no pods that have to go.
     empty: Mutex<HashSet<Arc<str>>>,
+    /// Evictions of leaving Nodes so far, by UID of the Node.
+    drains: Mutex<HashMap<Arc<str>, Drain>>,
     back_offs: Mutex<MachineBackoffs>,
 }
 
 impl NodeController {
-    /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
-    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<Key>) {
-        let (requests, queue) = work_queue();
-        let granted = requests.clone();
+    /// Returns a controller that follows the caches of `context`, and the queues for [`Self::run`].
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumers) {
+        let (requests, queues) = Queues::new(context.providers.values().map(|provider| &**provider));
+        let requests = Arc::new(requests);
+        let granted = Arc::clone(&requests);
         context.drain_permits.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
         let controller = Arc::new(Self {
             api: Api::all(context.client.clone()),
@@ -84,6 +95,7 @@ impl NodeController {
             lease_renewals: LeaseRenewals::default(),
             attachments: Attachments::new(context.client.clone()),
             empty: Mutex::default(),
+            drains: Mutex::default(),
             back_offs: Mutex::default(),
             context,
         });
@@ -91,24 +103,40 @@ impl NodeController {
         controller.context.pods.add_event_handler(controller.clone());
         controller.context.classes.add_event_handler(controller.clone());
         controller.context.sets.add_event_handler(controller.clone());
-        (controller, queue)
+        (controller, queues)
     }
 
     /// Reconciles until `stop`, then finishes reconciliations in flight.
-    pub async fn run(self: Arc<Self>, queue: Consumer<Key>, stop: CancellationToken) {
-        let this = &*self;
-        let reconcile = |key| async move {
-            match key {
-                Key::Node(name) => this.reconcile_node(&name).await,
-                Key::Machine(id) => this.reconcile_machine(&id).await,
-            }
-        };
-        let work = self.context.run("node", (queue, CONFIG), &stop, reconcile);
+    pub async fn run(self: Arc<Self>, queues: Consumers, stop: CancellationToken) {
+        let (this, stop) = (&*self, &stop);
+        let work = queues.0.into_iter().map(|(slot, queue, config)| {
+            this.context.run("node", (queue, config), stop, move |key| this.reconcile(key, slot))
+        });
         let triggers = async { tokio::join!(self.follow_providers(), self.sweep_periodically()) };
-        tokio::join!(work, stop.run_until_cancelled(triggers));
+        tokio::join!(join_all(work), stop.run_until_cancelled(triggers));
     }
 
-    async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action> {
+    /// Reconciles a key, with or without a slot. A reconciliation that succeeds with a slot goes on without one.
+    async fn reconcile(&self, key: Key, slot: Option<Slot>) -> Result<Action> {
+        if !self.requests.begin(&key, slot) {
+            return Ok(Action::AwaitChange);
+        }
+        let result = match &key {
+            Key::Node(name) => self.reconcile_node(name, slot).await,
+            Key::Machine(id) => self.reconcile_machine(id, slot).await,
+        };
+        self.requests.end(&key);
+        match result {
+            Ok(Action::RequeueAfter(delay)) if slot.is_some() => {
+                self.requests.add_after(key, delay);
+                Ok(Action::AwaitChange)
+            }
+            other => other,
+        }
+    }
+
+    async fn reconcile_node(&self, name: &Arc<str>, slot: Option<Slot>) -> Result<Action> {
+        let key = Key::Node(Arc::clone(name));
         let Some(node) = self.context.nodes.get(name) else {
             self.waits.forget(name);
             self.writes.forget(name);
@@ -117,20 +145,33 @@ impl NodeController {
         if self.writes.outruns(&node, &self.context.nodes) {
             return Ok(Action::AwaitChange);
         }
-        let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
+        let observed = match Box::pin(self.observe(Arc::clone(&node), slot)).await {
             Err(ReconcileError::Provider(error @ ProviderError::Unreachable(_))) => {
                 self.report_obstacle(&node, error.reason(), &chain(&error)).await?;
                 return Err(error.into());
             }
             other => other?,
         };
-        let Some(observed) = observed else {
-            self.waits.forget(name);
-            return Ok(Action::AwaitChange);
+        let observed = match observed {
+            Ok(Some(observed)) => observed,
+            Ok(None) => {
+                self.waits.forget(name);
+                return Ok(Action::AwaitChange);
+            }
+            Err(needed) => {
+                let (wait, again) = self.wait_for_slot(&key, needed);
+                if let Some(wait) = wait {
+                    self.waits.set(&node, Some(wait.reason()));
+                }
+                return Ok(Action::RequeueAfter(again));
+            }
         };
         let (state, now) = (observed.node_state(), environment::now());
         let plan = node::decide(&state, observed.machine, &observed.pods, observed.deletion_timeout, now);
-        let applied = self.apply(&observed, &plan).await;
+        let applied = self.apply(&observed, &plan, slot).await;
+        let slots = applied.as_ref().map(|applied| applied.slots.clone()).unwrap_or_default();
+        let asked =
+            slots.into_iter().map(|slot| self.wait_for_slot(&key, slot)).min_by_key(|(_, again)| *again);
         let refusal = applied.as_ref().err().and_then(ReconcileError::refusal).map(ApiError::chain);
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::OutOfResources),
@@ -138,10 +179,16 @@ impl NodeController {
                 Some(NodeWait::OutOfResources)
             }
             Err(_) => refusal.clone().map(|message| NodeWait::WriteRefused { message }).or(plan.waits_for),
-            // Only now the disruption budgets that block evictions are known.
-            Ok(blocked) => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
+            // Only now the disruption budgets that block evictions are known. They outlast the turn of other Nodes.
+            Ok(Applied { blocked, .. }) => match &asked {
+                Some((Some(wait), _)) if blocked.is_empty() => Some(wait.clone()),
+                _ => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
+            },
         };
-        self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason));
+        // A call that is about to be made tells whether the reason of the one before has gone.
+        if asked.is_none() || matches!(asked, Some((Some(_), _))) || !self.waits.has(&observed.node) {
+            self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason));
+        }
         let is_leaving = observed.node.deleted_at.is_some();
         // The condition of the machine says one thing in a reconciliation. With two, each would bring about the next one.
         let reported = match refusal.filter(|_| !is_leaving) {
@@ -151,9 +198,25 @@ impl NodeController {
         if let Some(wait) = waits_for.filter(|_| is_leaving) {
             self.report_wait(&observed.node, &wait).await?;
         }
-        applied?;
+        let Applied { more, .. } = applied?;
         reported?;
+        if let Some((_, again)) = asked {
+            return Ok(Action::RequeueAfter(again));
+        }
+        if more {
+            return Ok(Action::RequeueAfter(Duration::ZERO));
+        }
         Ok(plan.requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    /// Asks for a slot. Returns the wait that has to be reported by now, and the time until the next look at it: the
+    /// reconciliation with the slot comes by itself.
+    fn wait_for_slot(&self, key: &Key, slot: Slot) -> (Option<NodeWait>, Duration) {
+        let waited = self.requests.ask(key, slot);
+        match PATIENCE.checked_sub(waited).filter(|left| !left.is_zero()) {
+            Some(left) => (None, left),
+            None => (Some(NodeWait::WaitingForSlot { calls: slot.to_string() }), WAIT_POLL),
+        }
     }
 
     /// Enqueues every machine whose provider reports a change.
@@ -189,6 +252,7 @@ impl EventHandler<NodeView> for NodeController {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.attachments.forget(&old.uid);
             self.empty.lock().remove(&old.uid);
+            self.drains.lock().remove(&old.uid);
             self.lease_renewals.forget(&old.uid);
             self.back_offs.lock().forget(&old.uid);
             self.requests.add(Key::Machine(MachineId::of(old)));

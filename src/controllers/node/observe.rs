@@ -15,14 +15,19 @@ use kube_node_planner::{
     template::{DesiredTemplate, NodeChange},
 };
 
-use super::{NodeController, Result};
+use super::{NodeController, Result, slots::Slot};
 use crate::{
     current_template, machine_spec,
-    provider::{Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Stage, Trouble},
+    provider::{
+        Existing, Known, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Stage, Trouble,
+    },
 };
 
 /// Namespace of Node Leases.
 const LEASES: &str = "kube-node-lease";
+
+/// What a reconciliation finds out with the slot that it has; else the slot that it needs.
+pub(super) type Found<T> = std::result::Result<T, Slot>;
 
 /// Observed state of one of our Nodes.
 pub(super) struct Observed {
@@ -87,16 +92,27 @@ impl Observed {
 }
 
 impl NodeController {
-    /// Returns None for a Node that is not ours, and for one that has to wait for a change of something else.
-    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>> {
+    /// Finds None for a Node that is not ours, and for one that has to wait for a change of something else.
+    pub(super) async fn observe(
+        &self,
+        node: Arc<NodeView>,
+        slot: Option<Slot>,
+    ) -> Result<Found<Option<Observed>>> {
         let id = MachineId::of(&node);
         let class = node.class().and_then(|name| self.context.classes.get(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
-        let Some(provider) = self.provider(&node, &id, class.map(|class| &**class)).await? else {
-            self.warn_of_missing_class(&node);
-            return Ok(None);
+        let provider = match self.provider(&node, &id, class.map(|class| &**class), slot).await? {
+            Ok(Some(provider)) => provider,
+            Ok(None) => {
+                self.warn_of_missing_class(&node);
+                return Ok(Ok(None));
+            }
+            Err(needed) => return Ok(Err(needed)),
         };
-        let existing = provider.exists(&id).await?;
+        let existing = match self.machine(&*provider, &id, slot).await? {
+            Ok(existing) => existing,
+            Err(needed) => return Ok(Err(needed)),
+        };
         let mut observed = Observed {
             machine: match existing.as_ref().map(|existing| existing.stage) {
                 None => MachineState::Absent,
@@ -140,7 +156,7 @@ impl NodeController {
                     let adoption = self.adoption(&observed.node, class).await?;
                     Some(Arc::clone(&observed.adoption.insert(adoption).machine))
                 }
-                (None, None) => return Ok(None),
+                (None, None) => return Ok(Ok(None)),
             }
         };
         observed.request = machine.map(|machine| {
@@ -148,7 +164,22 @@ impl NodeController {
             let settings = machine_spec::settings(&observed.node, &machine, spec, &self.context.sets);
             (machine, settings)
         });
-        Ok(Some(observed))
+        Ok(Ok(Some(observed)))
+    }
+
+    /// State of a machine: from memory, else by a call of its provider. Any slot will do for the call: it is rare.
+    pub(super) async fn machine(
+        &self,
+        provider: &dyn Provider,
+        id: &MachineId,
+        slot: Option<Slot>,
+    ) -> Result<Found<Option<Existing>>, ProviderError> {
+        match (provider.known(id)?, Slot::of(provider)) {
+            (Known::Machine(existing), _) => Ok(Ok(Some(existing))),
+            (Known::Absent, _) => Ok(Ok(None)),
+            (Known::Unseen, Some(needed)) if slot.is_none() => Ok(Err(needed)),
+            (Known::Unseen, _) => provider.exists(id).await.map(Ok),
+        }
     }
 
     /// Delay before the Node gets another machine, after the previous ones ended repeatedly.
@@ -168,26 +199,28 @@ impl NodeController {
         node: &NodeView,
         id: &MachineId,
         class: Option<&NodeClass>,
-    ) -> Result<Option<Arc<dyn Provider>>> {
+        slot: Option<Slot>,
+    ) -> Result<Found<Option<Arc<dyn Provider>>>> {
         let of_class = class.map(|class| class.spec.node_controller.as_str());
         if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER).or(of_class) {
-            return Ok(self.context.providers.get(name).cloned());
+            return Ok(Ok(self.context.providers.get(name).cloned()));
         }
         if !node.has_finalizer(names::FINALIZER_MACHINE) {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         // The labels were removed: the machine itself identifies its provider.
         let mut unknown = None;
         for provider in self.context.providers.values() {
-            match provider.exists(id).await {
-                Ok(Some(_)) => return Ok(Some(Arc::clone(provider))),
-                Ok(None) => {}
+            match self.machine(&**provider, id, slot).await {
+                Ok(Ok(Some(_))) => return Ok(Ok(Some(Arc::clone(provider)))),
+                Ok(Ok(None)) => {}
+                Ok(Err(needed)) => return Ok(Err(needed)),
                 Err(error) => unknown = Some(error),
             }
         }
         unknown.map_or(Ok(()), Err)?;
         if node.deleted_at.is_none() {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         // The machine is gone, and only this operator would remove the finalizer. The providerID excludes a
         // third party's Node.
@@ -204,7 +237,7 @@ impl NodeController {
             );
             self.warn(node, "ProviderUnknown", text);
         }
-        Ok(maker)
+        Ok(Ok(maker))
     }
 
     /// The fields that a Node created by hand lacks, by its class and set.

@@ -58,6 +58,11 @@ impl ReportedWaits {
         }
     }
 
+    /// Returns true if a wait of the Node is recorded.
+    pub(super) fn has(&self, node: &NodeView) -> bool {
+        self.with(node, |_| ()).is_some()
+    }
+
     /// Drops a Node that no longer waits.
     pub(super) fn forget(&self, node: &str) {
         self.0.lock().remove(node);

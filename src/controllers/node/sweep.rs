@@ -3,7 +3,7 @@
 use kube_ext::{call::call, work_queue::Action};
 use tracing::info;
 
-use super::{Key, NodeController, Result};
+use super::{Key, NodeController, Result, slots::Slot};
 use crate::provider::{MachineId, Provider};
 
 impl NodeController {
@@ -21,7 +21,7 @@ impl NodeController {
     }
 
     /// Enqueues the Node of the machine. Deletes a machine without a Node once the API server confirms that.
-    pub(super) async fn reconcile_machine(&self, id: &MachineId) -> Result<Action> {
+    pub(super) async fn reconcile_machine(&self, id: &MachineId, slot: Option<Slot>) -> Result<Action> {
         if self.has_node(id) {
             self.requests.add(Key::Node(id.node.clone()));
             return Ok(Action::AwaitChange);
@@ -29,13 +29,25 @@ impl NodeController {
         let mut failed = None;
         for provider in self.context.providers.values() {
             // An unreachable provider must not protect the machines of another.
-            failed = self.delete_if_without_node(&**provider, id).await.err().or(failed);
+            failed = self.delete_if_without_node(&**provider, id, slot).await.err().or(failed);
         }
         failed.map_or(Ok(Action::AwaitChange), Err)
     }
 
-    async fn delete_if_without_node(&self, provider: &dyn Provider, id: &MachineId) -> Result<()> {
-        if provider.exists(id).await?.is_none() {
+    async fn delete_if_without_node(
+        &self,
+        provider: &dyn Provider,
+        id: &MachineId,
+        slot: Option<Slot>,
+    ) -> Result<()> {
+        let calls = Slot::of(provider);
+        let needed = match self.machine(provider, id, slot).await? {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) => calls.filter(|_| slot != calls),
+            Err(needed) => Some(needed),
+        };
+        if let Some(needed) = needed {
+            self.requests.ask(&Key::Machine(id.clone()), needed);
             return Ok(());
         }
         let found = call(format!("read Node {}", id.node), self.api.get_metadata_opt(&id.node)).await?;

@@ -3,7 +3,7 @@
 //! Input: observed state and plan. Output: [`Applied`], with a problem for everything that failed.
 //!
 //! Invariants: no step and no Node is skipped because another one failed. Writes are concurrent but bounded;
-//! one reconciliation sends at most a batch of each kind, so that the next one, with newer state, comes soon.
+//! one reconciliation starts at most a [`Batch`] of each kind, so that the next one, with newer state, comes soon.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -26,11 +26,8 @@ use super::{
     NodeSetController, autoscaling,
     observe::{Blueprint, NoBlueprint, Observed},
 };
-use crate::{api, current_template};
+use crate::{api, batch::Batch, current_template};
 
-/// Concurrent writes of one set: at some milliseconds each, more than enough to keep a control plane busy.
-/// Each has a connection of its own.
-pub(super) const WRITES_AT_ONCE: usize = 32;
 /// Maximum number of Nodes that one reconciliation deletes or changes.
 pub(super) const BATCH: usize = 500;
 /// Maximum number of failed writes of one kind that one reconciliation repeats: thousands of Nodes that the
@@ -182,14 +179,14 @@ impl NodeSetController {
             }
         });
         let more = fresh.len() > BATCH;
-        let batch = fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES));
-        stream::iter(batch)
-            .for_each_concurrent(WRITES_AT_ONCE, |(node, patch, intent)| async move {
+        let mut batch = Batch::new(fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES)));
+        stream::iter(&mut batch)
+            .for_each_concurrent(self.writes_at_once(), |(node, patch, intent)| async move {
                 let result = api::patch(&self.node_api, &api::metadata(&node), patch, what).await;
                 self.record(set, write, &node.name, intent, result.as_ref().copied());
             })
             .await;
-        more
+        more || batch.left().next().is_some()
     }
 
     /// Grants the planned drain permits before the deletions are sent: the NodeController is quick.

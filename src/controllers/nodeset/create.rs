@@ -23,11 +23,11 @@ use tracing::{debug, info};
 
 use super::{
     NodeSetController,
-    apply::{Applied, WRITES_AT_ONCE},
+    apply::Applied,
     autoscaling,
     observe::{Blueprint, Observed},
 };
-use crate::revisions;
+use crate::{batch::Batch, revisions};
 
 /// New Nodes of one revision.
 struct Part<'a> {
@@ -187,7 +187,8 @@ impl NodeSetController {
         let template = marked.as_ref().unwrap_or(&blueprint.template);
         // Each creation counts the ones before it, which the watch shows later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
-        let mut results = stream::iter((size + 1..).zip(names))
+        let mut batch = Batch::new((size + 1..).zip(names));
+        let mut results = stream::iter(&mut batch)
             .map(|(size, (name, pod_cidr))| async move {
                 let blueprint = node_builder::Blueprint {
                     set: &observed.name,
@@ -199,7 +200,8 @@ impl NodeSetController {
                 let result = self.create_one(observed, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
-            .buffer_unordered(WRITES_AT_ONCE);
+            .buffer_unordered(self.writes_at_once());
+        let is_repeated = |name: &str| observed.expectations.unconfirmed().any(|(before, _)| before == name);
         let (mut created, mut refused) = (false, None);
         while let Some((name, result)) = results.next().await {
             self.context.metrics.node_created(result.as_ref().copied().map_err(ApiError::reason));
@@ -207,13 +209,21 @@ impl NodeSetController {
                 Ok(()) => created = true,
                 Err(error) if error.is_final() => {
                     // A refusal of a repeated creation says nothing of the one before, which may have taken effect.
-                    let is_repeated = observed.expectations.unconfirmed().any(|(before, _)| before == name);
+                    let is_repeated = is_repeated(&name);
                     if !is_repeated {
                         self.expectations(&observed.name, |expectations| expectations.refused(&name));
                     }
                     refused = Some(Failure { message: error.chain(), answer: Answer::Refusal });
                 }
                 Err(error) => applied.failed(Write::Create.into(), &error),
+            }
+        }
+        drop(results);
+        // What was not sent is planned again by the next reconciliation, with newer state.
+        for (_, (name, _)) in batch.left() {
+            applied.more = true;
+            if !is_repeated(&name) {
+                self.expectations(&observed.name, |expectations| expectations.refused(&name));
             }
         }
         let (now, intent) = (environment::now(), blueprint.intent(revision));
@@ -284,7 +294,8 @@ impl NodeSetController {
         let unconfirmed: Vec<String> = self.expectations(set, |expectations| {
             expectations.unconfirmed().map(|(name, _)| name.to_owned()).collect()
         });
-        for name in unconfirmed {
+        let mut batch = Batch::new(unconfirmed);
+        for name in &mut batch {
             match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {
                 Ok(Some(_)) => self.expectations(set, |expectations| expectations.created(&name)),
                 // The plan has counted it.
@@ -295,5 +306,6 @@ impl NodeSetController {
                 Err(error) => applied.failed("NodeNotRead", &error),
             }
         }
+        applied.more |= batch.left().next().is_some();
     }
 }

@@ -15,10 +15,10 @@ use tracing::info;
 
 use super::{
     NodeSetController,
-    apply::{Applied, BATCH, WRITES_AT_ONCE},
+    apply::{Applied, BATCH},
     observe::Observed,
 };
-use crate::api;
+use crate::{api, batch::Batch};
 
 impl Applied {
     /// Notes that a Node did not start. Of two revisions the newest counts, and one that no new Node gets says nothing.
@@ -44,9 +44,10 @@ impl NodeSetController {
             .chain(planned)
             .filter_map(|(name, cause)| Some((Arc::clone(seen.get(name)?), cause)))
             .collect();
-        let mut results = stream::iter(nodes)
+        let mut batch = Batch::new(nodes);
+        let mut results = stream::iter(&mut batch)
             .map(|(node, cause)| async move { (self.delete_one(&observed.name, &node).await, node, cause) })
-            .buffer_unordered(WRITES_AT_ONCE);
+            .buffer_unordered(self.writes_at_once());
         while let Some((result, node, cause)) = results.next().await {
             // The watch shows what has changed the Node; something else, such as a webhook, may answer so too.
             applied.conflict |= result.as_ref().is_err_and(ApiError::is_conflict);
@@ -62,6 +63,8 @@ impl NodeSetController {
                 self.context.metrics.node_replaced(cause);
             }
         }
+        drop(results);
+        applied.more |= batch.left().next().is_some();
         self.retry_refused(observed, plan, applied).await;
     }
 
@@ -81,14 +84,17 @@ impl NodeSetController {
         let refused = self.refused_deletions(&observed.name, observed.nodes());
         let is_due = |node: &&Arc<NodeView>| refused.get(&node.name).is_some_and(Duration::is_zero);
         let due: Vec<_> = observed.nodes().filter(is_due).take(BATCH).map(Arc::clone).collect();
-        let mut answers = stream::iter(due)
+        let mut batch = Batch::new(due);
+        let mut answers = stream::iter(&mut batch)
             .map(|node| async move { (api::delete(&self.node_api, &api::metadata(&node), true).await, node) })
-            .buffer_unordered(WRITES_AT_ONCE);
+            .buffer_unordered(self.writes_at_once());
         while let Some((answer, node)) = answers.next().await {
             applied.more |= answer.is_ok();
             let intent = failed_writes::intent(&node.uid);
             self.record(&observed.name, Write::Delete, &node.name, intent, answer.as_ref().copied());
         }
+        drop(answers);
+        applied.more |= batch.left().next().is_some();
     }
 
     /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next

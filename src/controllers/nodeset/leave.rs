@@ -1,7 +1,7 @@
 //! Deletion of a NodeSet: it deletes its Nodes and stays until the last one is gone, since their drain and
 //! the settings of their class depend on it. `--cascade=orphan` leaves the Nodes behind.
 
-use std::{collections::HashSet, future::ready, sync::Arc};
+use std::{collections::HashSet, future::ready, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube_ext::{call::ApiError, environment, work_queue::Action};
@@ -11,9 +11,9 @@ use kube_node_planner::failed_writes::{self, Write};
 
 use super::{
     NodeSetController, Result,
-    apply::{Applied, RETRY, WRITES_AT_ONCE},
+    apply::{Applied, RETRY},
 };
-use crate::api;
+use crate::{api, batch::Batch};
 
 /// Finalizer with which the garbage collector removes owner references before it lets an owner go.
 const FINALIZER_ORPHAN: &str = "orphan";
@@ -58,13 +58,14 @@ impl NodeSetController {
             let is_leaving = node.deleted_at.is_some() || expectations.is_deleted(&node.name);
             !is_leaving && !failed.contains(&*node.name)
         };
-        applied.conflict = stream::iter(owned.clone())
-            .filter(|node| ready(may_go(node)))
+        let mut batch = Batch::new(owned.clone().into_iter().filter(may_go));
+        applied.conflict = stream::iter(&mut batch)
             .map(|node| async move { self.delete_one(set.name(), &node).await })
-            .buffer_unordered(WRITES_AT_ONCE)
+            .buffer_unordered(self.writes_at_once())
             // The Node was seen in an older state, for example before the garbage collector orphaned it.
             .fold(false, |conflict, sent| ready(conflict || sent.as_ref().is_err_and(ApiError::is_conflict)))
             .await;
+        applied.more |= batch.left().next().is_some();
         let retry_in = self.failed_writes(set.name(), |failures| {
             applied.problems.extend(failures.problems());
             failures.next_retry_in(environment::now())
@@ -72,6 +73,7 @@ impl NodeSetController {
         self.write_leaving_status(set, &owned, &applied).await?;
         Ok(match applied.retry_in(retry_in) {
             _ if applied.failed => Action::Failed,
+            _ if applied.more => Action::RequeueAfter(Duration::ZERO),
             Some(left) => Action::RequeueAfter(left),
             None => Action::AwaitChange,
         })

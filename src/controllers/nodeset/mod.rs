@@ -10,7 +10,14 @@ mod leave;
 mod observe;
 mod status;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Resource, core::PartialObjectMeta};
@@ -32,9 +39,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Context, reconcile::Result};
 
-/// Concurrent reconciliations, each of which creates and deletes many Nodes at a time; and the minimum interval
-/// between two of one set: the set changes with each of its Nodes, and a reconciliation writes its status once.
-const CONFIG: Config = Config { concurrency: 8, min_interval: Duration::from_millis(300) };
+/// Concurrent reconciliations, most of which wait for the API server; and the minimum interval between two of one set:
+/// the set changes with each of its Nodes, and a reconciliation writes its status once.
+const CONFIG: Config = Config { concurrency: 64, min_interval: Duration::from_millis(300) };
+/// Concurrent writes of Nodes by one set: at some milliseconds each, more than enough to keep a control plane busy. Each
+/// has a connection of its own.
+const WRITES_OF_SET: usize = 32;
+/// Concurrent writes of Nodes by all sets that are reconciled, about: a part of the operator's share of the API server,
+/// so that slow webhooks hold up nothing else.
+const WRITES: usize = 64;
 
 /// The controller.
 pub struct NodeSetController {
@@ -48,6 +61,8 @@ pub struct NodeSetController {
     /// Failed writes of each set.
     failed_writes: Mutex<HashMap<String, FailedWrites>>,
     requests: WorkQueue<String>,
+    /// Number of reconciliations under way.
+    running: AtomicUsize,
 }
 
 impl NodeSetController {
@@ -64,6 +79,7 @@ impl NodeSetController {
             written: Mutex::default(),
             failed_writes: Mutex::default(),
             requests,
+            running: AtomicUsize::new(0),
         });
         controller.context.nodes.add_event_handler(controller.clone());
         controller.context.sets.add_event_handler(controller.clone());
@@ -75,7 +91,9 @@ impl NodeSetController {
     pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
         let this = &*self;
         let reconcile = |name: String| async move {
+            this.running.fetch_add(1, Ordering::Relaxed);
             let result = this.reconcile(&name).await;
+            this.running.fetch_sub(1, Ordering::Relaxed);
             this.settle_pod_cidrs();
             if let Err(error) = &result
                 && error.action() == Action::Failed
@@ -109,6 +127,11 @@ impl NodeSetController {
         let mut applied = self.apply(&observed, &plan).await;
         applied.problems.extend(settings.problems.clone());
         self.write_status(&set, &observed, &members, &plan, applied).await
+    }
+
+    /// Concurrent writes of one set now. The sets that are reconciled have equal shares, and one share is left for the next.
+    fn writes_at_once(&self) -> usize {
+        (WRITES / (self.running.load(Ordering::Relaxed) + 1)).clamp(1, WRITES_OF_SET)
     }
 
     /// Drops the pod CIDRs promised to Nodes that will not come. Enqueues all sets if a Node that found no

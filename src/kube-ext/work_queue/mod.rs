@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::schedule::Schedule;
+use self::schedule::{LONGEST, Schedule};
 
 /// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,12 @@ impl<K: Eq + Hash + Clone> WorkQueue<K> {
     /// Requests a reconciliation of `key` as soon as its interval allows. A key that waits already keeps its
     /// place.
     pub fn add(&self, key: K) {
-        if self.0.schedule.lock().add(key, Instant::now()) {
+        self.add_after(key, Duration::ZERO);
+    }
+
+    /// Requests a reconciliation of `key` after `delay` at the latest. A key that waits for less keeps its place.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if self.0.schedule.lock().add(key, Instant::now() + delay.min(LONGEST)) {
             self.0.earlier.notify_one();
         }
     }

@@ -14,7 +14,7 @@ use crate::backoff::Backoff;
 /// Backoff of a key that fails.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_mins(1));
 /// Longest wait of any kind: `Instant` cannot represent every time.
-const LONGEST: Duration = Duration::from_hours(24 * 365);
+pub const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// Position among the waiting keys: due time and arrival number.
 type Position = (Instant, u64);
@@ -50,9 +50,9 @@ impl<K> Default for Schedule<K> {
 }
 
 impl<K: Eq + Hash + Clone> Schedule<K> {
-    /// Requests a start of `key`. Returns true if the key became the first to start.
-    pub fn add(&mut self, key: K, now: Instant) -> bool {
-        let position = self.position_at(now);
+    /// Requests a start of `key` at `due` at the latest. Returns true if the key became the first to start.
+    pub fn add(&mut self, key: K, due: Instant) -> bool {
+        let position = self.position_at(due);
         let state = self.keys.entry(key.clone()).or_default();
         let position = state.allowed(position);
         if state.position.is_some_and(|present| present <= position) {

@@ -17,7 +17,7 @@ use kube_node_api::{machine_files::MachineSettings, machine_identity::Account, n
 use kube_node_cache::{Cache, NodeView};
 use kube_node_controllers::{
     hosts::MembershipWatch,
-    provider::{Existing, MachineId, MachineRequest, Provider, ProviderError},
+    provider::{Existing, Known, MachineId, MachineRequest, Provider, ProviderError},
 };
 use serde_json::json;
 
@@ -99,8 +99,13 @@ impl Provider for HollowProvider {
         Ok(())
     }
 
+    fn known(&self, id: &MachineId) -> Result<Known, ProviderError> {
+        let known = self.hosted.get(id).or_else(|| self.here.get(&id.uid));
+        Ok(known.map_or(Known::Absent, Known::Machine))
+    }
+
     async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
-        Ok(self.hosted.get(id).or_else(|| self.here.get(&id.uid)))
+        Ok(self.known(id)?.machine())
     }
 
     async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
