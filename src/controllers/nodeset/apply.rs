@@ -5,7 +5,14 @@
 //! Invariants: no step and no Node is skipped because another one failed. Writes are concurrent but bounded;
 //! one reconciliation starts at most a [`Batch`] of each kind, so that the next one, with newer state, comes soon.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -17,7 +24,7 @@ use kube_node_planner::{
     failed_writes::{self, Write},
     set_planner::SetPlan,
     set_wait::SetWait,
-    template::NodeChange,
+    template::{NodeChange, TemplateChanges},
 };
 use serde_json::{Value, json};
 use tracing::info;
@@ -139,9 +146,11 @@ impl NodeSetController {
     /// annotation that keeps cluster-autoscaler off. Returns true if more are left.
     async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, must_stay_off: bool) -> bool {
         let marked = must_stay_off.then(|| autoscaling::marked(&blueprint.template));
+        let mut plain = TemplateChanges::new(&blueprint.template);
+        let mut marked = marked.as_ref().map(TemplateChanges::new);
         let patch = |node: &Arc<NodeView>| {
-            let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
-            let change = marked.unwrap_or(&blueprint.template).change(current_template(node))?;
+            let marked = marked.as_mut().filter(|_| !autoscaling::is_marked_by_others(node));
+            let change = marked.unwrap_or(&mut plain).of(current_template(node))?;
             let NodeChange { labels, annotations, taints } = change;
             let mut patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
             if let Some(taints) = taints {
@@ -155,7 +164,7 @@ impl NodeSetController {
     }
 
     /// Sends each patch to its Node: a batch of new ones, and some that failed before and whose back-off is
-    /// over. Returns true if new ones are left.
+    /// over. Returns true if some are to be sent at once.
     async fn patch_nodes(
         &self,
         set: &str,
@@ -178,15 +187,19 @@ impl NodeSetController {
                 }
             }
         });
-        let more = fresh.len() > BATCH;
+        let more = AtomicBool::new(fresh.len() > BATCH);
+        let more = &more;
         let mut batch = Batch::new(fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES)));
         stream::iter(&mut batch)
             .for_each_concurrent(self.writes_at_once(), |(node, patch, intent)| async move {
                 let result = api::patch(&self.node_api, &api::metadata(&node), patch, what).await;
+                if result.as_ref().is_err_and(ApiError::is_conflict) && self.await_change(&node) {
+                    more.store(true, Ordering::Relaxed);
+                }
                 self.record(set, write, &node.name, intent, result.as_ref().copied());
             })
             .await;
-        more || batch.left().next().is_some()
+        more.load(Ordering::Relaxed) || batch.left().next().is_some()
     }
 
     /// Grants the planned drain permits before the deletions are sent: the NodeController is quick.
