@@ -1,7 +1,8 @@
 //! A loop of cluster-autoscaler in which nothing is to be done, over mTLS, one call after another: at 1,000 Nodes in 20
-//! sets, and at 5,000 in 100. The Nodes are hollow ones that live: the operator renews their Leases meanwhile.
+//! sets, at 5,000 in 100 and at 10,000 in 200, without and with `limits.nodes` of their class. The Nodes are hollow ones that
+//! live: the operator renews their Leases meanwhile.
 //!
-//! `cargo bench --bench autoscaler`; figures go to standard output as a table.
+//! `cargo bench --bench autoscaler -- --sets 20,100`; figures go to standard output as a table.
 
 // What cannot be measured is said by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,7 +18,10 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, api::ListParams};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
 use kube_node_api::{NodeClass, NodeSet};
 use kube_node_controllers::autoscaler::proto::{
     GetAvailableGpuTypesRequest, GpuLabelRequest, NodeGroupAutoscalingOptions,
@@ -36,8 +40,10 @@ static CLUSTER: LazyLock<TestCluster> =
     LazyLock::new(|| TestCluster::shared(test_target!(), "bench-autoscaler", &["--autoscaler-server"]));
 /// Nodes of a set.
 const NODES: usize = 50;
-/// How many sets.
-const SETS: [usize; 2] = [20, 100];
+/// How many sets, where nobody says otherwise.
+const SETS: [usize; 3] = [20, 100, 200];
+/// `limits.nodes` of the class: none, and one that is far away.
+const LIMITS: [Option<usize>; 2] = [None, Some(100_000)];
 /// How often a loop is measured.
 const LOOPS: usize = 7;
 /// How long the Nodes may take to come.
@@ -57,10 +63,12 @@ async fn measure() {
     create(&classes, json!({"metadata": {"name": "bench"}, "spec": class_spec()})).await.unwrap();
     let port = u16::try_from(CLUSTER.state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap();
     let credentials = Credentials::of(&CLUSTER.dir.join("autoscaler-pki"));
-    println!("| nodes | sets | calls | a loop, s (least, most) | p50, ms | p99, ms | longest, ms |");
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    println!(
+        "| nodes | sets | limits.nodes | calls | a loop, s (least, most) | p50, ms | p99, ms | longest, ms |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     let mut made = 0;
-    for count in SETS {
+    for count in counts() {
         for set in made..count {
             let spec = json!({"replicas": NODES, "nodeClassName": "bench",
                 "autoscaling": {"minReplicas": 0, "maxReplicas": 2 * NODES}});
@@ -80,27 +88,45 @@ async fn measure() {
         let selector = ListParams::default().labels("kube-node.io/nodeset");
         let listed = nodes.list(&selector).await.unwrap().items;
         let mut caller = Caller(connect(port, &credentials).await.unwrap());
-        quiet_loop(&mut caller, &listed, |_| {}).await;
-        let (mut loops, mut calls, mut each) = (Vec::new(), 0, Vec::new());
-        for _ in 0..LOOPS {
-            let start = Instant::now();
-            calls = quiet_loop(&mut caller, &listed, |took| each.push(took)).await;
-            loops.push(start.elapsed());
+        for limit in LIMITS {
+            let change =
+                Patch::Merge(json!({"spec": {"limits": limit.map(|nodes| json!({"nodes": nodes}))}}));
+            classes.patch("bench", &PatchParams::default(), &change).await.unwrap();
+            // Until its sets have been reconciled.
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            quiet_loop(&mut caller, &listed, |_| {}).await;
+            let (mut loops, mut calls, mut each) = (Vec::new(), 0, Vec::new());
+            for _ in 0..LOOPS {
+                let start = Instant::now();
+                calls = quiet_loop(&mut caller, &listed, |took| each.push(took)).await;
+                loops.push(start.elapsed());
+            }
+            loops.sort();
+            each.sort();
+            let at = |hundredths: usize| each[(each.len() - 1) * hundredths / 100].as_secs_f64() * 1_000.0;
+            println!(
+                "| {} | {count} | {} | {calls} | {:.2} ({:.2}, {:.2}) | {:.3} | {:.3} | {:.2} |",
+                listed.len(),
+                limit.map_or("none".to_owned(), |limit| limit.to_string()),
+                loops[LOOPS / 2].as_secs_f64(),
+                loops[0].as_secs_f64(),
+                loops[LOOPS - 1].as_secs_f64(),
+                at(50),
+                at(99),
+                at(100),
+            );
         }
-        loops.sort();
-        each.sort();
-        let at = |hundredths: usize| each[(each.len() - 1) * hundredths / 100].as_secs_f64() * 1_000.0;
-        println!(
-            "| {} | {count} | {calls} | {:.2} ({:.2}, {:.2}) | {:.3} | {:.3} | {:.2} |",
-            listed.len(),
-            loops[LOOPS / 2].as_secs_f64(),
-            loops[0].as_secs_f64(),
-            loops[LOOPS - 1].as_secs_f64(),
-            at(50),
-            at(99),
-            at(100),
-        );
     }
+}
+
+/// The numbers of sets: those of `--sets`, else the usual ones.
+fn counts() -> Vec<usize> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let sets = arguments.iter().skip_while(|argument| *argument != "--sets").nth(1);
+    sets.map_or_else(
+        || SETS.to_vec(),
+        |sets| sets.split(',').map(|count| count.parse().expect("--sets is written as 20,100")).collect(),
+    )
 }
 
 /// The calls of a loop in which nothing is to be done, as cluster-autoscaler makes them over these Nodes; how many

@@ -20,7 +20,7 @@ mod resource_list;
 mod version;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -56,6 +56,10 @@ pub trait View: Send + Sync + 'static {
     fn key(&self) -> String;
     /// Index key besides the name: the NodeSet of a Node, the Node of a pod.
     fn index_key(&self) -> Option<&str> {
+        None
+    }
+    /// Group in which the object is counted, and part of the group: the class and the NodeSet of a Node, the Node of a pod.
+    fn counted_in(&self) -> Option<(&str, Option<&str>)> {
         None
     }
 }
@@ -123,12 +127,25 @@ struct Lists {
 struct Objects<V> {
     by_key: BTreeMap<String, Arc<V>>,
     by_index: BTreeMap<String, BTreeSet<String>>,
+    counts: HashMap<String, Count>,
+}
+
+/// Number of objects of a group.
+#[derive(Debug, Default)]
+struct Count {
+    all: usize,
+    /// Numbers of those in a part of the group.
+    of_parts: HashMap<String, usize>,
 }
 
 impl<V: View> Default for Cache<V> {
     fn default() -> Self {
         Self {
-            objects: RwLock::new(Objects { by_key: BTreeMap::new(), by_index: BTreeMap::new() }),
+            objects: RwLock::new(Objects {
+                by_key: BTreeMap::new(),
+                by_index: BTreeMap::new(),
+                counts: HashMap::new(),
+            }),
             handlers: RwLock::default(),
             order: Mutex::default(),
             in_sync: AtomicBool::new(false),
@@ -180,6 +197,13 @@ impl<V: View> Cache<V> {
     /// Number of objects for which `is_counted` returns true.
     pub fn count(&self, is_counted: impl Fn(&V) -> bool) -> usize {
         self.objects.read().by_key.values().filter(|object| is_counted(object)).count()
+    }
+
+    /// Number of objects that are counted in a group, but for those of one part. It costs the same for any number.
+    pub fn counted(&self, group: &str, but_for: Option<&str>) -> usize {
+        let objects = self.objects.read();
+        let Some(count) = objects.counts.get(group) else { return 0 };
+        count.all - but_for.and_then(|part| count.of_parts.get(part)).copied().unwrap_or_default()
     }
 
     /// Number of objects.
@@ -310,13 +334,46 @@ impl<V: View> Objects<V> {
                 self.by_index.entry(index.to_owned()).or_default().insert(key.clone());
             }
         }
+        if old.as_ref().and_then(|old| old.counted_in()) != object.counted_in() {
+            if let Some(old) = &old {
+                self.uncount(old);
+            }
+            self.count(&object);
+        }
         self.by_key.insert(key, object);
         old
+    }
+
+    fn count(&mut self, object: &V) {
+        let Some((group, part)) = object.counted_in() else { return };
+        let count = self.counts.entry(group.to_owned()).or_default();
+        count.all += 1;
+        if let Some(part) = part {
+            *count.of_parts.entry(part.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn uncount(&mut self, object: &V) {
+        let Some((group, part)) = object.counted_in() else { return };
+        let Some(count) = self.counts.get_mut(group) else { return };
+        count.all -= 1;
+        if let Some(part) = part
+            && let Some(of_part) = count.of_parts.get_mut(part)
+        {
+            *of_part -= 1;
+            if *of_part == 0 {
+                count.of_parts.remove(part);
+            }
+        }
+        if count.all == 0 {
+            self.counts.remove(group);
+        }
     }
 
     fn remove(&mut self, key: &str) -> Option<Arc<V>> {
         let old = self.by_key.remove(key)?;
         self.leave_index(key, &old);
+        self.uncount(&old);
         Some(old)
     }
 
@@ -344,6 +401,9 @@ mod tests {
         }
         fn index_key(&self) -> Option<&str> {
             self.1
+        }
+        fn counted_in(&self) -> Option<(&str, Option<&str>)> {
+            Some((self.1?, Some(self.0).filter(|name| *name != "a")))
         }
     }
 
@@ -375,6 +435,25 @@ mod tests {
         assert!(names(&cache, "x").is_empty() && names(&cache, "y").is_empty());
         assert_eq!(cache.len(), 1);
         assert!(cache.objects.read().by_index.is_empty());
+    }
+
+    #[test]
+    fn counts_follow_objects_from_group_to_group() {
+        let cache = Cache::default();
+        for name in ["a", "b", "c"] {
+            cache.apply(Thing(name, Some("x")));
+        }
+        cache.apply(Thing("b", Some("x")));
+        assert_eq!((cache.counted("x", None), cache.counted("x", Some("b"))), (3, 2));
+        assert_eq!((cache.counted("x", Some("a")), cache.counted("y", None)), (3, 0), "a has no part");
+        cache.apply(Thing("b", Some("y")));
+        cache.list_of([Thing("b", Some("y")), Thing("c", None)]);
+        assert_eq!(
+            (cache.counted("x", None), cache.counted("y", None), cache.counted("y", Some("b"))),
+            (0, 1, 0)
+        );
+        cache.remove("b");
+        assert!(cache.objects.read().counts.is_empty());
     }
 
     #[test]

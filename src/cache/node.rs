@@ -200,6 +200,11 @@ impl View for NodeView {
     fn index_key(&self) -> Option<&str> {
         self.owner().map(|owner| owner.name.as_str()).or_else(|| self.set())
     }
+
+    /// The class, and the NodeSet of the label.
+    fn counted_in(&self) -> Option<(&str, Option<&str>)> {
+        self.class().map(|class| (class, self.set()))
+    }
 }
 
 messages! {

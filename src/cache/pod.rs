@@ -127,6 +127,11 @@ impl View for PodView {
     fn index_key(&self) -> Option<&str> {
         Some(&self.node)
     }
+
+    /// The Node, for a pod that its drain has to wait for.
+    fn counted_in(&self) -> Option<(&str, Option<&str>)> {
+        self.holds_up_drain().then_some((&self.node, None))
+    }
 }
 
 messages! {

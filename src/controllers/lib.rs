@@ -38,7 +38,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube_ext::environment;
 use kube_node_api::NodeTemplate;
-use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView};
+use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView, View as _};
 use kube_node_planner::{
     expectations::Expectations,
     foreign_times::ForeignTimes,
@@ -113,13 +113,14 @@ impl Context {
         but_for: Option<&str>,
         expectations: &HashMap<String, Expectations>,
     ) -> usize {
-        let sets = self.sets.by_index(class);
-        let others = sets.iter().map(|set| set.name()).filter(|set| Some(*set) != but_for);
-        let creations = others.filter_map(|set| expectations.get(set)).flat_map(Expectations::creations);
+        let is_of_class = |set: &str| self.sets.get(set).is_some_and(|set| set.index_key() == Some(class));
+        // Mostly none of the sets expects any, and cluster-autoscaler asks for each of its Nodes.
+        let others = expectations.iter().filter(|(set, expectations)| {
+            expectations.pending_creations() > 0 && Some(set.as_str()) != but_for && is_of_class(set)
+        });
+        let creations = others.flat_map(|(_, expectations)| expectations.creations());
         let coming = creations.filter(|name| self.nodes.get(name).is_none());
-        let shown =
-            |node: &NodeView| node.class() == Some(class) && (but_for.is_none() || node.set() != but_for);
-        coming.count() + self.nodes.count(shown)
+        coming.count() + self.nodes.counted(class, but_for)
     }
 
     /// The time that counts for a time of a Node, which a clock that is ahead may have given.
@@ -162,4 +163,62 @@ fn reserved_taints(what: &str, template: Option<&NodeTemplate>) -> Option<String
 /// The fields of a Node that a template covers.
 fn current_template(node: &NodeView) -> CurrentTemplate<'_> {
     CurrentTemplate { labels: &node.labels, annotations: &node.annotations, taints: &node.taints }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, future::pending, hint::black_box, time::Instant};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use kube_node_api::names;
+    use kube_node_cache::intern;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// A class with this number of Nodes, in 100 sets.
+    fn context(nodes: usize) -> Context {
+        let silent = |_: Request<Body>| pending::<Result<Response<Body>, Infallible>>();
+        let (client, registry) = (Client::new(service_fn(silent), "default"), prometheus::Registry::new());
+        let node = |number: usize| {
+            let labels = [
+                (names::LABEL_NODECLASS, "small"),
+                (names::LABEL_NODESET, &*format!("set-{}", number % 100)),
+            ];
+            let labels = labels.map(|(key, value)| (intern(key), intern(value))).into_iter().collect();
+            NodeView { name: format!("node-{number}").into(), labels, ..NodeView::default() }
+        };
+        Context {
+            nodes: Cache::full((0..nodes).map(node)),
+            pods: Arc::default(),
+            classes: Arc::default(),
+            sets: Arc::default(),
+            revisions: Revisions::new(client.clone(), "kube-node-system"),
+            expectations: Mutex::default(),
+            drain_permits: DrainPermits::default(),
+            events: Events::register(client.clone(), "test", &registry).unwrap(),
+            metrics: Metrics::register(&registry).unwrap(),
+            providers: BTreeMap::new(),
+            pod_cidrs: None,
+            provider_id_prefix: ProviderIdPrefix::default(),
+            client,
+        }
+    }
+
+    /// cluster-autoscaler's loop counts once for each Node.
+    #[tokio::test]
+    async fn the_nodes_of_a_class_are_counted_as_quickly_in_a_large_class() {
+        let counting = |nodes: usize| {
+            let (context, expectations) = (context(nodes), HashMap::new());
+            let start = Instant::now();
+            for _ in 0..1_000 {
+                let others = context.nodes_of_class(black_box("small"), Some("set-7"), &expectations);
+                assert_eq!(others, nodes - nodes / 100);
+            }
+            start.elapsed()
+        };
+        let (small, large) = (counting(100), counting(10_000));
+        assert!(large < small * 20, "{small:?} for a hundred Nodes, {large:?} for ten thousand");
+    }
 }

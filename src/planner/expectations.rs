@@ -61,14 +61,17 @@ impl Expectations {
         self.deletions.remove(name);
     }
 
-    /// The watch showed the Node in this version; `leaving` if the Node has a deletion timestamp.
-    pub fn seen(&mut self, name: &str, version: &str, leaving: bool) {
-        self.creations.remove(name);
+    /// The watch showed the Node in this version; `leaving` if the Node has a deletion timestamp. Returns true if that was
+    /// expected.
+    pub fn seen(&mut self, name: &str, version: &str, leaving: bool) -> bool {
+        let is_created = self.creations.remove(name).is_some();
         // A deletion has its version as precondition: another version that is not leaving means that it failed.
         let is_over = |sent: &Option<String>| leaving || sent.as_ref().is_some_and(|sent| sent != version);
-        if self.deletions.get(name).is_some_and(is_over) {
+        let is_decided = self.deletions.get(name).is_some_and(is_over);
+        if is_decided {
             self.deletions.remove(name);
         }
+        is_created || is_decided
     }
 
     /// The watch showed that the Node is gone.
@@ -217,7 +220,9 @@ mod tests {
             for (node, step) in schedule {
                 match [Step::Response, Step::Event, Step::Refuse, Step::Gone][step] {
                     Step::Response => expectations.created(&name(node)),
-                    Step::Event => expectations.seen(&name(node), "1", false),
+                    Step::Event => {
+                        expectations.seen(&name(node), "1", false);
+                    }
                     Step::Refuse => expectations.refused(&name(node)),
                     Step::Gone => expectations.gone(&name(node)),
                 }

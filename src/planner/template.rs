@@ -4,7 +4,7 @@
 //! leaves the template leaves the Node; keys of others stay. Server-side apply would keep this record in
 //! managedFields, at twice the cost of every later write, and cannot share the list of taints.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::Taint;
 use kube_node_api::{NodeTemplate, label_map::LabelMap, names::ANNOTATION_APPLIED, taints};
@@ -112,25 +112,66 @@ impl DesiredTemplate {
 
     /// Change that brings the Node to the desired state; None if the Node has it.
     pub fn change(&self, current: CurrentTemplate<'_>) -> Option<NodeChange> {
-        let record = current.annotations.get(ANNOTATION_APPLIED);
-        // An unreadable record counts as empty: nothing is removed that might belong to others.
-        let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        TemplateChanges::new(self).of(current)
+    }
+}
+
+/// Changes that bring many Nodes to one template. Records are parsed once each: the Nodes of a set have few different ones.
+#[derive(Debug)]
+pub struct TemplateChanges<'a> {
+    desired: &'a DesiredTemplate,
+    all: Applied,
+    /// By their text; empty for none.
+    records: HashMap<String, Record>,
+}
+
+/// The record of a Node, and the one that the Node is to have.
+#[derive(Debug)]
+struct Record {
+    applied: Applied,
+    wanted: Option<String>,
+}
+
+impl<'a> TemplateChanges<'a> {
+    /// Changes to this template.
+    pub fn new(desired: &'a DesiredTemplate) -> Self {
+        Self { desired, all: desired.applied(), records: HashMap::new() }
+    }
+
+    /// Change that brings the Node to the desired state; None if the Node has it.
+    pub fn of(&mut self, current: CurrentTemplate<'_>) -> Option<NodeChange> {
+        let Self { desired, all, records } = self;
+        let text = current.annotations.get(ANNOTATION_APPLIED);
+        let key = text.unwrap_or_default();
+        if !records.contains_key(key) {
+            records.insert(key.to_owned(), Record::of(key, all));
+        }
+        let Record { applied, wanted } = records.get(key)?;
         let mut change = NodeChange {
-            labels: difference(current.labels, &self.labels, &applied.labels),
-            annotations: difference(current.annotations, &self.annotations, &applied.annotations),
-            taints: self.taints(current.taints, &applied),
+            labels: difference(current.labels, &desired.labels, &applied.labels),
+            annotations: difference(current.annotations, &desired.annotations, &applied.annotations),
+            taints: desired.taints(current.taints, all, applied),
         };
-        let mut wanted = self.applied();
-        wanted.startup_taints.retain(|taint| applied.startup_taints.contains(taint));
-        let wanted = wanted.text();
-        if record != wanted.as_deref() {
-            change.annotations.insert(ANNOTATION_APPLIED.to_owned(), wanted);
+        if text != wanted.as_deref() {
+            change.annotations.insert(ANNOTATION_APPLIED.to_owned(), wanted.clone());
         }
         (change != NodeChange::default()).then_some(change)
     }
+}
 
-    fn taints(&self, current: &[Taint], applied: &Applied) -> Option<Vec<Taint>> {
-        let Applied { taints: wanted, startup_taints: starting, .. } = self.applied();
+impl Record {
+    /// An unreadable record counts as empty: nothing is removed that might belong to others.
+    fn of(text: &str, all: &Applied) -> Self {
+        let applied: Applied = serde_json::from_str(text).unwrap_or_default();
+        let mut wanted = all.clone();
+        wanted.startup_taints.retain(|taint| applied.startup_taints.contains(taint));
+        Self { applied, wanted: wanted.text() }
+    }
+}
+
+impl DesiredTemplate {
+    fn taints(&self, current: &[Taint], all: &Applied, applied: &Applied) -> Option<Vec<Taint>> {
+        let Applied { taints: wanted, startup_taints: starting, .. } = all;
         let leaves = |id: &String| {
             applied.taints.contains(id) || applied.startup_taints.contains(id) && !starting.contains(id)
         };
@@ -154,9 +195,8 @@ pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
 
 /// Returns true if a Node has the annotation and no template set it.
 pub fn is_foreign_annotation(annotations: &LabelMap, key: &str) -> bool {
-    let record = annotations.get(ANNOTATION_APPLIED);
-    let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    annotations.contains_key(key) && !applied.annotations.contains(key)
+    let applied = || -> Option<Applied> { serde_json::from_str(annotations.get(ANNOTATION_APPLIED)?).ok() };
+    annotations.contains_key(key) && !applied().unwrap_or_default().annotations.contains(key)
 }
 
 /// Keys to set and to remove; unrecorded keys are not removed.

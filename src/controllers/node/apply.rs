@@ -35,7 +35,7 @@ impl NodeController {
         plan: &NodePlan,
         slot: Option<Slot>,
     ) -> Result<Applied> {
-        let (mut applied, mut failed) = (Applied::default(), None);
+        let (mut applied, mut failed, mut has_written) = (Applied::default(), None, false);
         let calls = Slot::of(&*observed.provider);
         let may_call = calls.is_none() || slot == calls;
         if let Some((_, settings)) = &observed.request
@@ -59,11 +59,13 @@ impl NodeController {
                 if let NodeStep::Evict(pods) = step {
                     applied.blocked = self.refused(observed, pods);
                 }
-                if !applied.slots.contains(&needed) {
+                // After a write, the event of the Node brings the next reconciliation, which asks.
+                if !has_written && !applied.slots.contains(&needed) {
                     applied.slots.push(needed);
                 }
                 continue;
             }
+            has_written = true;
             match step {
                 NodeStep::AddFinalizer => {
                     if let Some(adoption) = &observed.adoption {

@@ -39,7 +39,7 @@ type ByNode = HashMap<String, Vec<String>>;
 /// Lookup of attached volumes.
 pub(super) struct Attachments {
     client: Client,
-    /// Time of the first request of each Node without a result, by Node UID.
+    /// Time of the first request of each Node without a result, or without attached volumes, by Node UID.
     requested: Mutex<HashMap<Arc<str>, Instant>>,
     lists: tokio::sync::Mutex<Lists>,
 }
@@ -74,12 +74,16 @@ impl Attachments {
             Arc::clone(&lists.last.insert((began, Arc::new(listed?))).1)
         };
         drop(lists);
-        self.forget(&node.uid);
         let mut attached = list.get(&*node.name).cloned().unwrap_or_default();
         if !attached.is_empty() {
             let staying = self.of_pods_that_stay(node).await?;
             attached.retain(|volume| !staying.contains(volume));
             attached.sort();
+        }
+        // That none is left stays so, for the reconciliation that deletes the machine too. Others may be detached by the next
+        // list.
+        if !attached.is_empty() {
+            self.forget(&node.uid);
         }
         Ok(Attached::Volumes(attached))
     }
@@ -210,8 +214,11 @@ mod tests {
             let attachments = &attachments;
             async move {
                 sleep(Duration::from_millis(10 * number)).await;
-                let start = Instant::now();
-                assert!(answered(attachments, &format!("node-{number}")).await.is_empty());
+                let (start, name) = (Instant::now(), format!("node-{number}"));
+                assert!(answered(attachments, &name).await.is_empty());
+                let again = attachments.of(&node(&name)).await.unwrap();
+                assert_eq!(again, Attached::default(), "none is left, by the same list");
+                attachments.forget(&node(&name).uid);
                 start.elapsed()
             }
         });

@@ -5,7 +5,14 @@
 //! Invariants: no step and no Node is skipped because another one failed. Writes are concurrent but bounded;
 //! one reconciliation starts at most a [`Batch`] of each kind, so that the next one, with newer state, comes soon.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -17,7 +24,7 @@ use kube_node_planner::{
     failed_writes::{self, Write},
     set_planner::SetPlan,
     set_wait::SetWait,
-    template::NodeChange,
+    template::{NodeChange, TemplateChanges},
 };
 use serde_json::{Value, json};
 use tracing::info;
@@ -138,9 +145,11 @@ impl NodeSetController {
     async fn propagate(&self, observed: &Observed, must_stay_off: bool) -> bool {
         let template = observed.blueprint.as_ref().ok().map(|blueprint| &blueprint.template);
         let marked = template.filter(|_| must_stay_off).map(autoscaling::marked);
+        let mut plain = template.map(TemplateChanges::new);
+        let mut marked = marked.as_ref().map(TemplateChanges::new);
         let patch = |node: &Arc<NodeView>| {
-            let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
-            let change = marked.or(template).and_then(|template| template.change(current_template(node)));
+            let marked = marked.as_mut().filter(|_| !autoscaling::is_marked_by_others(node));
+            let change = marked.or(plain.as_mut()).and_then(|changes| changes.of(current_template(node)));
             let taints = change.as_ref().and_then(|change| change.taints.as_ref()).unwrap_or(&node.taints);
             let started = node.startup_record().filter(|record| is_initialized(Some(record), taints));
             let started = started.map(|_| (names::ANNOTATION_STARTUP_TAINTS.to_owned(), None));
@@ -161,7 +170,7 @@ impl NodeSetController {
     }
 
     /// Sends each patch to its Node: a batch of new ones, and some that failed before and whose back-off is
-    /// over. Returns true if new ones are left.
+    /// over. Returns true if some are to be sent at once.
     async fn patch_nodes(
         &self,
         set: &str,
@@ -184,15 +193,19 @@ impl NodeSetController {
                 }
             }
         });
-        let more = fresh.len() > BATCH;
+        let more = AtomicBool::new(fresh.len() > BATCH);
+        let more = &more;
         let mut batch = Batch::new(fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES)));
         stream::iter(&mut batch)
             .for_each_concurrent(self.writes_at_once(), |(node, patch, intent)| async move {
                 let result = api::patch(&self.node_api, &api::metadata(&node), patch, what).await;
+                if result.as_ref().is_err_and(ApiError::is_conflict) && self.await_change(&node) {
+                    more.store(true, Ordering::Relaxed);
+                }
                 self.record(set, write, &node.name, intent, result.as_ref().copied());
             })
             .await;
-        more || batch.left().next().is_some()
+        more.load(Ordering::Relaxed) || batch.left().next().is_some()
     }
 
     /// Grants the planned drain permits before the deletions are sent: the NodeController is quick.

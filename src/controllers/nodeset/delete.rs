@@ -50,7 +50,9 @@ impl NodeSetController {
             .buffer_unordered(self.writes_at_once());
         while let Some((result, node, cause)) = results.next().await {
             // The watch shows what has changed the Node; something else, such as a webhook, may answer so too.
-            applied.conflict |= result.as_ref().is_err_and(ApiError::is_conflict);
+            let is_conflict = result.as_ref().is_err_and(ApiError::is_conflict);
+            applied.conflict |= is_conflict;
+            applied.more |= is_conflict && self.await_change(&node);
             // A deletion without a response may have taken effect; it is repeated without a cause.
             let is_lost = result.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
             if cause == Some(DisruptionReason::FailedToStart) && (result.is_ok() || is_lost) {

@@ -1,10 +1,10 @@
 //! Deletion of a NodeSet: it deletes its Nodes and stays until the last one is gone, since their drain and
 //! the settings of their class depend on it. `--cascade=orphan` leaves the Nodes behind.
 
-use std::{collections::HashSet, future::ready, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use kube_ext::{call::ApiError, environment, work_queue::Action};
+use kube_ext::{environment, work_queue::Action};
 use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView};
 use kube_node_planner::failed_writes::{self, Write};
@@ -59,12 +59,16 @@ impl NodeSetController {
             !is_leaving && !failed.contains(&*node.name)
         };
         let mut batch = Batch::new(owned.clone().into_iter().filter(may_go));
-        applied.conflict = stream::iter(&mut batch)
-            .map(|node| async move { self.delete_one(set.name(), &node).await })
-            .buffer_unordered(self.writes_at_once())
+        let mut results = stream::iter(&mut batch)
+            .map(|node| async move { (self.delete_one(set.name(), &node).await, node) })
+            .buffer_unordered(self.writes_at_once());
+        while let Some((result, node)) = results.next().await {
             // The Node was seen in an older state, for example before the garbage collector orphaned it.
-            .fold(false, |conflict, sent| ready(conflict || sent.as_ref().is_err_and(ApiError::is_conflict)))
-            .await;
+            let is_conflict = result.is_err_and(|error| error.is_conflict());
+            applied.conflict |= is_conflict;
+            applied.more |= is_conflict && self.await_change(&node);
+        }
+        drop(results);
         applied.more |= batch.left().next().is_some();
         let retry_in = self.failed_writes(set.name(), |failures| {
             applied.problems.extend(failures.problems());

@@ -6,12 +6,13 @@ mod autoscaling;
 mod create;
 mod delete;
 mod desired;
+mod input;
 mod leave;
 mod observe;
 mod status;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -61,6 +62,9 @@ pub struct NodeSetController {
     /// Failed writes of each set.
     failed_writes: Mutex<HashMap<String, FailedWrites>>,
     requests: WorkQueue<String>,
+    /// Names of Nodes a write of which was refused as a conflict: their next state starts a reconciliation, whatever has
+    /// changed.
+    conflicts: Mutex<HashSet<Arc<str>>>,
     /// Number of reconciliations under way.
     running: AtomicUsize,
 }
@@ -79,6 +83,7 @@ impl NodeSetController {
             written: Mutex::default(),
             failed_writes: Mutex::default(),
             requests,
+            conflicts: Mutex::default(),
             running: AtomicUsize::new(0),
         });
         controller.context.nodes.add_event_handler(controller.clone());
@@ -175,6 +180,27 @@ impl NodeSetController {
         });
     }
 
+    /// Notes that a write of a Node was refused as a conflict. Returns true if the cache shows another state by now; else
+    /// the next state starts a reconciliation.
+    fn await_change(&self, node: &NodeView) -> bool {
+        // Noted first: the watch may show the state meanwhile.
+        self.conflicts.lock().insert(Arc::clone(&node.name));
+        let now = self.context.nodes.get(&node.name);
+        let is_shown = now.is_none_or(|now| now.resource_version != node.resource_version);
+        if is_shown {
+            self.conflicts.lock().remove(&node.name);
+        }
+        is_shown
+    }
+
+    /// Returns true if a reconciliation reads of a Node what has changed.
+    fn is_input(&self, set: &str, old: &NodeView, new: &NodeView) -> bool {
+        let set = self.context.sets.get(set);
+        let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
+        let unhealthy = set.and_then(|set| Some(&*set.spec.remediation.as_ref()?.unhealthy_conditions));
+        !input::is_same(old, new, unhealthy.unwrap_or_default())
+    }
+
     /// Reads or changes the expectations of a set.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
         with(self.context.expectations.lock().entry(set.to_owned()).or_default())
@@ -183,17 +209,23 @@ impl NodeSetController {
 
 impl EventHandler<NodeView> for NodeSetController {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        let is_awaited = new.or(old).is_some_and(|node| self.conflicts.lock().remove(&node.name));
         for view in [old, new].into_iter().flatten() {
             let Some(set) = view.index_key() else { continue };
+            let mut is_expected = false;
             if let Some(expectations) = self.context.expectations.lock().get_mut(set) {
                 match new {
                     Some(now) => {
-                        expectations.seen(&view.name, &now.resource_version, now.deleted_at.is_some());
+                        is_expected =
+                            expectations.seen(&view.name, &now.resource_version, now.deleted_at.is_some());
                     }
                     None => expectations.gone(&view.name),
                 }
             }
-            self.requests.add(set.to_owned());
+            let is_input = || old.zip(new).is_none_or(|(old, new)| self.is_input(set, old, new));
+            if is_awaited || is_expected || is_input() {
+                self.requests.add(set.to_owned());
+            }
         }
         let Some(gone) = old.filter(|_| new.is_none()) else { return };
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {

@@ -208,8 +208,7 @@ impl NodeSetController {
                 member.victim = observed.victims.contains(&*node.uid);
                 // If cluster-autoscaler does not scale the set, its taint is a mark and no more.
                 member.autoscaler_drains = observed.set.spec.autoscaling.is_some() && node.is_to_be_deleted();
-                member.pods =
-                    self.context.pods.by_index(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
+                member.pods = self.context.pods.counted(&node.name, None);
                 member
             })
             .collect()
