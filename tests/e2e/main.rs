@@ -9,6 +9,7 @@ mod commands;
 mod conformance;
 mod convert;
 mod credentials;
+mod data_folder;
 mod deletion;
 #[path = "../docs/mod.rs"]
 mod docs;

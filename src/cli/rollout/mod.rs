@@ -59,6 +59,11 @@ struct Namespace {
 }
 
 impl Rollout {
+    /// Returns true if the command changes the NodeSet.
+    pub(super) const fn is_writing(&self) -> bool {
+        !matches!(self.action, Action::Status(_) | Action::History(_))
+    }
+
     /// Runs the command.
     pub async fn run(self, client: &Client) -> anyhow::Result<()> {
         let message = match self.action {
@@ -72,9 +77,11 @@ impl Rollout {
                 tokio::time::sleep(left).await;
                 access::change_set(client, &name, |set| change::restart(set, at)).await?
             }
-            Action::Pause(Set { name }) => access::change_set(client, &name, change::pause).await?,
+            Action::Pause(Set { name }) => {
+                access::change_set(client, &name, |set| Ok(change::pause(set))).await?
+            }
             Action::Resume(Set { name }) => {
-                access::change_set(client, &name, |set| change::resume(set, Timestamp::now())).await?
+                access::change_set(client, &name, |set| Ok(change::resume(set, Timestamp::now()))).await?
             }
         };
         super::print_line(message);
