@@ -67,6 +67,8 @@ use super::{
         .message("credentialsSecretRef cannot change: the machines of a class stay in one cluster; make another NodeClass"),
     validation = Rule::new("!has(self.kubemark) || !has(self.kubemark.image) || self.kubemark.image.matches('(@|:[^/]+$)') || (has(self.provisioning) && has(self.provisioning.kubelet))")
         .message("kubemark.image needs a tag, or provisioning.kubelet.version to be it: write for example image: registry.example.com/kubemark:v1.36.3"),
+    validation = Rule::new("!has(self.machineType) || !has(self.template) || !has(self.template.labels) || !('node.kubernetes.io/instance-type' in self.template.labels)")
+        .message("machineType is the label node.kubernetes.io/instance-type: leave one of them out"),
     validation = Rule::new("!has(self.reserved) || (has(self.capacity) && self.reserved.all(k, k in self.capacity))")
         .message("reserved names a resource that capacity does not have: add it to capacity or take it out of reserved"),
     validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
@@ -82,7 +84,7 @@ pub struct NodeClassSpec {
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub node_controller: String,
     /// Free name of the kind of machine, the value of the label `node.kubernetes.io/instance-type`; no label
-    /// when absent.
+    /// when absent. A NodeSet's template may give its Nodes another value.
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
     /// Resources of a machine by name, extended resources included. Only a class of a third-party

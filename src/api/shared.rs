@@ -39,6 +39,8 @@ pub struct SecretKeyRef {
 #[x_kube(
     validation = Rule::new("!has(self.labels) || self.labels.all(k, !k.startsWith('kube-node.io/'))")
         .message("labels under kube-node.io/ are the controller's: use a prefix of your own"),
+    validation = Rule::new("!has(self.labels) || !('kubernetes.io/hostname' in self.labels)")
+        .message("the label kubernetes.io/hostname is the name of each node: leave it out"),
     validation = Rule::new("!has(self.annotations) || self.annotations.all(k, !k.startsWith('kube-node.io/'))")
         .message("annotations under kube-node.io/ are the controller's: use a prefix of your own")
 )]

@@ -1,14 +1,20 @@
 //! Selects the cluster, by one rule for all commands that read and write objects, and reads and writes its
 //! NodeSets. Each call has a time limit; each write applies only to the state that was read.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    io::{self, BufRead, IsTerminal, Write},
+    path::PathBuf,
+    time::Duration,
+};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use kube::{Api, Client, ResourceExt, api::ListParams, core::PartialObjectMeta};
 use kube_ext::{
     call::{ApiError, call},
     objects,
+    process::print_note,
 };
 use kube_node_api::NodeSet;
 use kube_node_controllers::Access;
@@ -62,6 +68,20 @@ impl<C: Args> InCluster<C> {
         let client = self.cluster.client().await?;
         run(self.command, &client).await
     }
+
+    /// As [`Self::run`], for a command that writes to the cluster: first says which cluster that is.
+    pub(super) async fn run_writing<T>(
+        self,
+        run: impl AsyncFnOnce(C, &Client) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let client = self.cluster.client_to_write().await?;
+        run(self.command, &client).await
+    }
+
+    /// The command.
+    pub(super) const fn command(&self) -> &C {
+        &self.command
+    }
 }
 
 /// Source of the access to the cluster.
@@ -76,8 +96,25 @@ enum Source {
 impl ClusterArgs {
     /// Returns a client after the API server has answered.
     pub(super) async fn client(&self) -> anyhow::Result<Client> {
-        let kubeconfig = match self.source(std::env::var_os("KUBECONFIG"), Layout::new(None).ok())? {
-            Source::Kubeconfig(path) => path,
+        self.access().await?.0.connected().await
+    }
+
+    /// As [`Self::client`], and prints which cluster the command is about to change: a variable of the shell may name another
+    /// cluster than the user believes. A script that names the cluster by a flag needs no such line.
+    pub(super) async fn client_to_write(&self) -> anyhow::Result<Client> {
+        let (access, source) = self.access().await?;
+        let client = access.connected().await?;
+        let is_named = self.data_dir.is_some() || self.kubeconfig.is_some() || self.context.is_some();
+        if !is_named || io::stderr().is_terminal() {
+            print_note(format_args!("Cluster: {}", place(&access, &source)));
+        }
+        Ok(client)
+    }
+
+    async fn access(&self) -> anyhow::Result<(Access, Source)> {
+        let source = self.source(std::env::var_os("KUBECONFIG"), Layout::new(None).ok())?;
+        let kubeconfig = match &source {
+            Source::Kubeconfig(path) => path.clone(),
             Source::Local(layout) => {
                 let dir = layout.dir().display();
                 match layout.load()? {
@@ -89,7 +126,7 @@ impl ClusterArgs {
                 }
             }
         };
-        Access::new(kubeconfig.as_deref(), self.context.as_deref()).await?.connected().await
+        Ok((Access::new(kubeconfig.as_deref(), self.context.as_deref()).await?, source))
     }
 
     fn source(&self, variable: Option<OsString>, default: Option<Layout>) -> anyhow::Result<Source> {
@@ -100,11 +137,45 @@ impl ClusterArgs {
         if is_named || variable.is_some_and(|variable| !variable.is_empty()) {
             return Ok(Source::Kubeconfig(self.kubeconfig.clone()));
         }
-        Ok(match default {
-            Some(layout) if layout.load()?.is_some() => Source::Local(layout),
-            _ => Source::Kubeconfig(None),
+        Ok(match default.map(|layout| (layout.load(), layout)) {
+            Some((Ok(Some(_)), layout)) => Source::Local(layout),
+            Some((Err(unusable), _)) => {
+                print_note(format_args!("note: the cluster of kube-node up is left out: {unusable:#}"));
+                Source::Kubeconfig(None)
+            }
+            Some((Ok(None), _)) | None => Source::Kubeconfig(None),
         })
     }
+}
+
+/// A cluster in words: where its access comes from, and its address.
+fn place(access: &Access, source: &Source) -> String {
+    let from = match (source, &access.context) {
+        (Source::Local(layout), _) => format!("kube-node up in {}", layout.dir().display()),
+        (Source::Kubeconfig(Some(path)), Some(context)) => format!("context {context} of {}", path.display()),
+        (Source::Kubeconfig(None), Some(context)) => {
+            format!("context {context} of KUBECONFIG or ~/.kube/config")
+        }
+        (Source::Kubeconfig(_), None) => "this pod's".to_owned(),
+    };
+    format!("{from}, {}", access.url)
+}
+
+/// Asks for a confirmation at a terminal; without one the command goes on, as it does for `--yes`.
+pub(super) fn confirm(question: &str, yes: bool) -> anyhow::Result<()> {
+    let (stdin, stderr) = (io::stdin(), io::stderr());
+    if yes || !stdin.is_terminal() || !stderr.is_terminal() {
+        return Ok(());
+    }
+    write!(stderr.lock(), "{question} [y/N] ").context("cannot ask: give --yes")?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).context("cannot read the answer: give --yes")?;
+    ensure!(is_consent(&answer), "nothing was changed");
+    Ok(())
+}
+
+fn is_consent(answer: &str) -> bool {
+    ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
 }
 
 /// Parses the name of a NodeSet in the forms of kubectl: NAME, nodeset/NAME, nset/NAME.
@@ -215,11 +286,34 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("kube-node-source-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let local = Layout::new(Some(&dir)).unwrap();
-        std::fs::write(dir.join("cluster.json"), "{").unwrap();
-        assert!(args(None, None, None).source(None, Some(local.clone())).is_err(), "it is read");
+        std::fs::write(dir.join("cluster.json"), r#"{"formatVersion": 1, "kubernetesVersion": ""}"#).unwrap();
+        let source = args(None, None, None).source(None, Some(local.clone())).unwrap();
+        assert_eq!(source, Source::Local(local.clone()));
         let source = args(None, Some("c"), None).source(None, Some(local)).unwrap();
         assert_eq!(source, Source::Kubeconfig(None));
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_local_cluster_is_left_out() {
+        let dir = std::env::temp_dir().join(format!("kube-node-damaged-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("cluster.json"), "{").unwrap();
+        let local = Layout::new(Some(&dir)).unwrap();
+        let source = args(None, None, None).source(None, Some(local)).unwrap();
+        assert_eq!(source, Source::Kubeconfig(None));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn only_yes_is_a_consent() {
+        for answer in ["y\n", "YES\n", " yes \n"] {
+            assert!(is_consent(answer), "{answer:?}");
+        }
+        for answer in ["", "\n", "n\n", "no\n", "yesterday\n"] {
+            assert!(!is_consent(answer), "{answer:?}");
+        }
+        confirm("Delete?", true).unwrap();
     }
 
     #[test]

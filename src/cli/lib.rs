@@ -13,6 +13,7 @@ mod hollow_nodes;
 mod image;
 mod import;
 mod install_files;
+mod interrupt;
 mod kubectl;
 mod man;
 mod manifest;
@@ -37,7 +38,7 @@ use kube_ext::process::{block_on, print_line, print_note};
 use kube_node_conformance::Check;
 use machine_agent::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
 
-use self::access::InCluster;
+use self::{access::InCluster, interrupt::interruptible};
 
 /// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -85,6 +86,9 @@ pub enum Cli {
     /// Delete the hollow nodes and their NodeSet
     Cleanup(InCluster<hollow_nodes::Cleanup>),
     /// Find out why nodes do not become Ready, with advice
+    ///
+    /// Creates a NodeClass named kube-node-probe-… for a moment, to see whether an operator answers, and writes nothing
+    /// else. Exit code 1 if nodes do not work, or if that is not known, such as for want of a right.
     Doctor(InCluster<doctor::Doctor>),
     /// Follow, undo, restart, pause or resume a NodeSet's rollout
     Rollout(InCluster<rollout::Rollout>),
@@ -181,18 +185,25 @@ impl Cli {
             Self::Up(command) => command.run().map_ok(success).boxed_local(),
             Self::Down(command) => command.run().map_ok(success).boxed_local(),
             Self::Status(command) => command.run().boxed_local(),
-            Self::Setup(command) => command.run().map_ok(success).boxed_local(),
-            Self::Create(command) => command.run().map_ok(success).boxed_local(),
+            Self::Setup(command) => interruptible(command.run()).map_ok(success).boxed_local(),
+            Self::Create(command) => interruptible(command.run()).map_ok(success).boxed_local(),
             Self::List(command) => command.run(hollow_nodes::List::run).map_ok(success).boxed_local(),
-            Self::Scale(command) => command.run(hollow_nodes::Scale::run).map_ok(success).boxed_local(),
+            Self::Scale(command) => {
+                command.run_writing(hollow_nodes::Scale::run).map_ok(success).boxed_local()
+            }
             Self::Verify(command) => command.run(hollow_nodes::Verify::run).boxed_local(),
-            Self::Cleanup(command) => command.run(hollow_nodes::Cleanup::run).map_ok(success).boxed_local(),
-            Self::Doctor(command) => command.run(doctor::Doctor::run).boxed_local(),
+            Self::Cleanup(command) => {
+                command.run_writing(hollow_nodes::Cleanup::run).map_ok(success).boxed_local()
+            }
+            Self::Doctor(command) => interruptible(command.run_writing(doctor::Doctor::run)).boxed_local(),
+            Self::Rollout(command) if command.command().is_writing() => {
+                command.run_writing(rollout::Rollout::run).map_ok(success).boxed_local()
+            }
             Self::Rollout(command) => command.run(rollout::Rollout::run).map_ok(success).boxed_local(),
             Self::Explain(command) => command.run(explain::Explain::run).map_ok(success).boxed_local(),
             Self::Top(command) => command.run().map_ok(success).boxed_local(),
             Self::Import(command) => command.run().map_ok(success).boxed_local(),
-            Self::Conformance(command) => command.run(Check::run).boxed_local(),
+            Self::Conformance(command) => command.run_writing(Check::run).boxed_local(),
             Self::Image(command) => command.run().map_ok(success).boxed_local(),
             Self::Operator(command) => command.run().map_ok(success).boxed_local(),
             Self::HollowHost(command) => command.run().map_ok(success).boxed_local(),

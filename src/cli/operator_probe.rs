@@ -9,7 +9,7 @@ use kube_node_api::NodeClass;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::manifest::object;
+use crate::{interrupt::TemporaryObject, manifest::object};
 
 /// Beginning of a probe's name.
 const PREFIX: &str = "kube-node-probe-";
@@ -27,6 +27,7 @@ pub(super) async fn serves(client: &Client, node_controller: &str, limit: Durati
     let name = format!("{PREFIX}{:08x}", rand::random::<u32>());
     let spec = json!({ "nodeController": node_controller, "capacity": { "cpu": "1" } });
     let class = serde_json::from_value(object("NodeClass", &name, spec))?;
+    let temporary = TemporaryObject::new().await;
     let created = call("make a NodeClass to ask with", api.create(&PostParams::default(), &class)).await;
     if let Err(error) = created {
         // Without an answer, it may be there.
@@ -39,9 +40,13 @@ pub(super) async fn serves(client: &Client, node_controller: &str, limit: Durati
         let status = class.and_then(|class| class.status.as_ref());
         status.is_some_and(|status| status.conditions.iter().any(|own| own.type_ == "Accepted"))
     };
-    let observed = timeout(limit, await_condition(api.clone(), &name, is_accepted_or_refused)).await;
+    let observed = tokio::select! {
+        observed = timeout(limit, await_condition(api.clone(), &name, is_accepted_or_refused)) => observed,
+        () = temporary.stop.cancelled() => Ok(Ok(None)),
+    };
     // A class that no operator has seen has no finalizer and is deleted at once.
     objects::delete(&api, &name).await?;
+    temporary.gone().await;
     Ok(observed.ok().transpose()?.flatten().is_some())
 }
 

@@ -126,6 +126,14 @@ mod tests {
     }
 
     #[test]
+    fn ports_of_hollow_kubelets_are_none_of_a_local_cluster() {
+        let process = Only::try_parse_from(["operator"]).unwrap().process;
+        let last =
+            process.endpoints.kubelet_ports.to_string().split_once('-').unwrap().1.parse::<u16>().unwrap();
+        assert!(last < local_cluster::PORTS.start, "{last}");
+    }
+
+    #[test]
     fn an_address_is_one_of_this_machine() {
         for good in ["127.0.0.1", "10.0.0.7", "fd00::7"] {
             assert_eq!(reachable(good).unwrap().to_string(), good);

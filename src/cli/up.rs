@@ -6,14 +6,15 @@ use std::{
     io::{self, Seek, SeekFrom},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube_ext::process::signals;
+use kube_ext::process::Interrupted;
 use kube_node_api::names::TAINT_UNINITIALIZED;
-use local_cluster::{Cluster, Layout, NODE_SET, Options, Progress, procs::ProcessId};
+use local_cluster::{Cluster, Layout, NODE_SET, Options, Progress, counted, procs::ProcessId};
 use nix::sys::signal::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -52,24 +53,25 @@ impl Up {
         let progress = Progress::stderr();
         let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.options.data_dir.as_deref())?;
-        let Some(created) = stop.run_until_cancelled(Cluster::create(self.options.clone(), &progress)).await
+        let Some(created) =
+            stop.token.run_until_cancelled(Cluster::create(self.options.clone(), &progress)).await
         else {
-            return Ok(());
+            return Err(stop.interrupted());
         };
         let cluster = created?;
-        let launched = stop.run_until_cancelled(cluster.launch(&progress)).await;
+        let launched = stop.token.run_until_cancelled(Box::pin(cluster.launch(&progress))).await;
         progress.finish();
         if let Some(Ok(nodes)) = &launched {
             if !self.detached {
                 super::print_line(summary(&layout, *nodes, &self.options));
                 super::print_line("Ctrl-C ends it.");
             }
-            stop.cancelled().await;
+            stop.token.run_until_cancelled(cluster.follow_address(&progress)).await;
         }
         let ended = cluster.shutdown(&progress).await;
         progress.finish();
         // The first failure is the cause.
-        match (launched.transpose(), ended) {
+        match (launched.unwrap_or_else(|| Err(stop.interrupted())), ended) {
             (Err(error), Err(further)) => {
                 progress.line(&format!("{further:#}"));
                 Err(error)
@@ -107,7 +109,7 @@ impl Up {
             // Standard error may be closed.
             let _ = io::copy(&mut unread, &mut io::stderr());
             match ended {
-                Some(_) if is_stopping => bail!("interrupted: the cluster was not started"),
+                Some(_) if is_stopping => return Err(stop.interrupted()),
                 Some(status) => bail!("the cluster did not start ({status}); see {}", path.display()),
                 None => {}
             }
@@ -117,7 +119,7 @@ impl Up {
                 break;
             }
             // Until the cluster is ready, this process stops it. The background process then prints what it stops.
-            if stop.is_cancelled() && !is_stopping {
+            if stop.token.is_cancelled() && !is_stopping {
                 process.map_or(Ok(()), |process| process.signal(Signal::SIGTERM))?;
                 is_stopping = true;
             }
@@ -142,11 +144,18 @@ fn summary(layout: &Layout, nodes: i32, options: &Options) -> String {
     let what = match (options.without_operator, has_real_node) {
         (true, false) => "The control plane is ready; no operator runs.".to_owned(),
         (true, true) => "The control plane and the real node are ready; no operator runs.".to_owned(),
+        (false, false) if nodes == 1 => "1 node is Ready.".to_owned(),
         (false, false) => format!("{nodes} nodes are Ready."),
-        (false, true) => format!("{nodes} hollow nodes and the real one are Ready."),
+        (false, true) => format!("{} and the real one are Ready.", counted(nodes, "hollow node")),
+    };
+    // Without an operator there may be no such set, and nothing would make its nodes.
+    let scale = if options.without_operator {
+        String::new()
+    } else {
+        format!("  kubectl scale nodeset {NODE_SET} --replicas=20\n")
     };
     format!(
-        "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n  kubectl scale nodeset {NODE_SET} --replicas=20\n  kube-node down{own}\n{}",
+        "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n{scale}  kube-node down{own}\n{}",
         if options.autoscaler_server { autoscaler_flags(layout) } else { String::new() }
     )
 }
@@ -160,20 +169,45 @@ fn autoscaler_flags(layout: &Layout) -> String {
     )
 }
 
-/// A token cancelled by SIGINT, SIGTERM, SIGHUP, or the end of the parent.
-fn stop_signals(parent: Option<i32>) -> anyhow::Result<CancellationToken> {
-    let stop = signals().context("cannot receive signals")?;
-    let mut hangup = signal(SignalKind::hangup()).context("cannot receive signals")?;
+/// Requests to end this process.
+struct Stop {
+    /// Cancelled by SIGINT, SIGTERM, SIGHUP, or the end of the parent.
+    token: CancellationToken,
+    by: Arc<OnceLock<Interrupted>>,
+}
+
+impl Stop {
+    /// Error of a start that was interrupted. Its exit code says by which signal.
+    fn interrupted(&self) -> anyhow::Error {
+        let by = self.by.get().copied().unwrap_or(Interrupted::BY_TERMINATION);
+        anyhow::Error::new(by).context("the cluster was not started")
+    }
+}
+
+fn stop_signals(parent: Option<i32>) -> anyhow::Result<Stop> {
+    let failed = "cannot receive signals";
+    let mut interrupt = signal(SignalKind::interrupt()).context(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).context(failed)?;
+    let mut hangup = signal(SignalKind::hangup()).context(failed)?;
     let find = |parent| ProcessId::of(parent).with_context(|| format!("there is no process {parent}"));
     let parent = parent.map(find).transpose()?;
-    let ended = stop.clone();
+    let stop = Stop { token: CancellationToken::new(), by: Arc::default() };
+    let (token, by) = (stop.token.clone(), Arc::clone(&stop.by));
     tokio::spawn(async move {
         while parent.is_none_or(ProcessId::is_alive) {
-            if timeout(PARENT_POLL, hangup.recv()).await.is_ok() {
+            let signal = async {
+                tokio::select! {
+                    _ = interrupt.recv() => Interrupted::BY_CTRL_C,
+                    _ = terminate.recv() => Interrupted::BY_TERMINATION,
+                    _ = hangup.recv() => Interrupted::BY_HANGUP,
+                }
+            };
+            if let Ok(signal) = timeout(PARENT_POLL, signal).await {
+                let _ = by.set(signal);
                 break;
             }
         }
-        ended.cancel();
+        token.cancel();
     });
     Ok(stop)
 }

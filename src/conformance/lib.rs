@@ -18,10 +18,10 @@ mod user_commands;
 
 use std::{path::Path, process::ExitCode};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, value_parser};
 use kube::{Api, Client};
-use kube_ext::objects;
+use kube_ext::{objects, process::interrupted};
 use kube_node_api::{GoDuration, NodeClass};
 use serde::Deserialize;
 use serde_json::Value;
@@ -76,8 +76,8 @@ impl Check {
         let ran = tokio::select! {
             ran = steps::all(&test_run) => ran,
             never = housekeeping::run(&test_run) => match never {},
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted.context("cannot listen for Ctrl-C").and(Err(anyhow!("interrupted")))
+            interrupted = interrupted() => {
+                interrupted.context("cannot receive signals").and_then(|interrupted| Err(interrupted.into()))
             }
         };
         if ran.is_ok() {

@@ -1,11 +1,11 @@
 //! Access to the API server: an identity and its clients.
 
-use std::path::Path;
+use std::{ffi::OsStr, path::Path};
 
 use anyhow::{Context, ensure};
 use kube::{
     Client, Config,
-    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use kube_ext::{connection, leader::Fence};
 use tower::{Layer, ServiceExt, service_fn};
@@ -18,6 +18,8 @@ pub struct Access {
     config: Config,
     /// URL of the API server, for messages.
     pub url: String,
+    /// Context of the kubeconfig that leads to the cluster; `None` for the pod's own identity.
+    pub context: Option<String>,
     /// Source of the identity, for messages.
     identity: String,
     /// Client that is used in place of a connection by `config`.
@@ -32,14 +34,18 @@ impl Access {
             .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
         let name = kubeconfig
             .map_or_else(|| "of KUBECONFIG or ~/.kube/config".to_owned(), |path| path.display().to_string());
-        let config = if kubeconfig.is_none() && context.is_none() {
-            Config::infer()
-                .await
-                .context("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")?
+        let unusable = || format!("the kubeconfig {name} cannot be used");
+        let file = if let Some(path) = kubeconfig {
+            Some(Kubeconfig::read_from(path).with_context(unusable)?)
         } else {
-            let unusable = || format!("the kubeconfig {name} cannot be used");
-            let file =
-                kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from).with_context(unusable)?;
+            let variable = std::env::var_os("KUBECONFIG").unwrap_or_default();
+            let named = merged(&variable).with_context(unusable)?;
+            let default = || Kubeconfig::read().with_context(unusable);
+            if named.is_none() && context.is_some() { Some(default()?) } else { named }
+        };
+        let mut current = context.map(str::to_owned);
+        let config = if let Some(file) = file {
+            current = current.or_else(|| file.current_context.clone());
             if let Some(context) = context {
                 let contexts: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
                 ensure!(
@@ -51,8 +57,14 @@ impl Access {
             let options =
                 KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
             Config::from_custom_kubeconfig(file, &options).await.with_context(unusable)?
+        } else {
+            current = Kubeconfig::read().ok().and_then(|file| file.current_context);
+            Config::infer()
+                .await
+                .context("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")?
         };
-        Ok(Self { url: config.cluster_url.to_string(), config, identity, given: None })
+        let url = config.cluster_url.to_string();
+        Ok(Self { url, context: current, config, identity, given: None })
     }
 
     /// Access by a client, such as one of an API server in this process. Machines with a dedicated identity and
@@ -60,7 +72,7 @@ impl Access {
     pub fn by(client: Client) -> Self {
         let config = Config::new(http::Uri::from_static("http://in-process"));
         let (url, identity) = (config.cluster_url.to_string(), "this identity".to_owned());
-        Self { config, url, identity, given: Some(client) }
+        Self { config, url, context: None, identity, given: Some(client) }
     }
 
     /// Impersonates `user`, so that a second identity needs no second credential.
@@ -126,6 +138,16 @@ impl Access {
     }
 }
 
+/// Merges the kubeconfigs of a list in the form of `KUBECONFIG` as kubectl does: the first one has precedence, and files
+/// that do not exist are left out. `None` if none exists.
+fn merged(list: &OsStr) -> Result<Option<Kubeconfig>, KubeconfigError> {
+    let mut files = std::env::split_paths(list).filter(|path| path.exists());
+    let Some(first) = files.next() else { return Ok(None) };
+    files
+        .try_fold(Kubeconfig::read_from(first)?, |merged, path| merged.merge(Kubeconfig::read_from(path)?))
+        .map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +172,8 @@ users:
         std::fs::write(&file, KUBECONFIG).unwrap();
         for (context, url) in [(None, "https://one.example.com/"), (Some("two"), "https://two.example.com/")]
         {
-            assert_eq!(Access::new(Some(&file), context).await.unwrap().url, url);
+            let access = Access::new(Some(&file), context).await.unwrap();
+            assert_eq!((access.url.as_str(), access.context.as_deref()), (url, context.or(Some("one"))));
         }
         let error = Access::new(Some(&file), Some("three")).await.err().unwrap().to_string();
         assert_eq!(
@@ -158,5 +181,25 @@ users:
             format!("the kubeconfig {} has no context three; it has: one, two", file.display())
         );
         std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_list_of_kubeconfigs_may_name_files_that_do_not_exist() {
+        let dir = std::env::temp_dir();
+        let path = |name: &str| dir.join(format!("kube-node-list-{name}-{}", std::process::id()));
+        std::fs::write(path("a"), KUBECONFIG).unwrap();
+        std::fs::write(path("b"), KUBECONFIG.replace("one", "three")).unwrap();
+        let merged = |names: &[&str]| {
+            merged(&std::env::join_paths(names.iter().map(|name| path(name))).unwrap()).unwrap()
+        };
+        let both = merged(&["missing", "a", "b"]).unwrap();
+        assert_eq!(both.current_context.as_deref(), Some("one"));
+        assert!(both.contexts.iter().any(|context| context.name == "three"));
+        assert!(merged(&["missing"]).is_none() && super::merged(OsStr::new("")).unwrap().is_none());
+        std::fs::write(path("a"), "{").unwrap();
+        assert!(super::merged(path("a").as_os_str()).is_err());
+        for name in ["a", "b"] {
+            std::fs::remove_file(path(name)).unwrap();
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Files that are written whole or not at all (written beside and renamed), private ones with mode 0600.
+//!
+//! Invariant: after a power failure or on a full disk a file has its old content or its new one. The content is on the disk
+//! before the rename, and the rename before the function returns.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -39,7 +42,37 @@ fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     name.push(".tmp");
     let beside = PathBuf::from(name);
     let _ = fs::remove_file(&beside);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    let written = write_beside(&beside, content, mode).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // On a full disk the part that was written would take the space of the next attempt.
+        let _ = fs::remove_file(&beside);
+        return written;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write_beside(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(content.as_bytes())?;
-    fs::rename(&beside, path)
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_keeps_its_content_and_has_no_remains_beside_it() {
+        let dir = std::env::temp_dir().join(format!("kube-node-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        // A folder of the file's name cannot be replaced by a file.
+        let path = dir.join("state");
+        fs::create_dir_all(path.join("content")).unwrap();
+        write_public(&path, "new").unwrap_err();
+        assert!(path.join("content").exists() && !dir.join("state.tmp").exists());
+        write_private(&dir.join("key"), "new").unwrap();
+        assert_eq!(read(&dir.join("key")).unwrap(), "new");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

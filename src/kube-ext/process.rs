@@ -17,6 +17,33 @@ use crate::environment;
 /// The first failure to write a line of the result.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
+/// A command that a signal ended before its work was done.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted {
+    /// Exit code that shells give a process ended by the signal: 128 and the signal's number.
+    code: u8,
+}
+
+impl Interrupted {
+    /// The signal of Ctrl-C.
+    pub const BY_CTRL_C: Self = Self { code: 130 };
+    /// SIGTERM.
+    pub const BY_TERMINATION: Self = Self { code: 143 };
+    /// SIGHUP.
+    pub const BY_HANGUP: Self = Self { code: 129 };
+}
+
+/// Waits for SIGINT or SIGTERM; from the first poll on, neither ends the process by itself.
+pub async fn interrupted() -> io::Result<Interrupted> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(tokio::select! {
+        _ = interrupt.recv() => Interrupted::BY_CTRL_C,
+        _ = terminate.recv() => Interrupted::BY_TERMINATION,
+    })
+}
+
 /// Exit code of a command; a failure is printed as one line. A result that could not be written is a failure too.
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     let result = result.and_then(|code| match OUTPUT_FAILURE.get() {
@@ -25,7 +52,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     });
     result.unwrap_or_else(|error| {
         print_note(format_args!("error: {error:#}"));
-        ExitCode::FAILURE
+        error.downcast_ref().map_or(ExitCode::FAILURE, |Interrupted { code }| ExitCode::from(*code))
     })
 }
 

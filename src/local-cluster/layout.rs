@@ -14,12 +14,20 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use tokio::time::{Instant, sleep};
 
-use super::{component::Component, files::create_private_dir, procs::ProcessId, real_node, state::State};
+use super::{
+    component::Component,
+    files::create_private_dir,
+    procs::ProcessId,
+    state::{Damaged, State},
+};
 
 /// Files that an interrupted first start may leave in a folder without `cluster.json`.
 const EARLY: [&str; 3] = ["lock", "logs", "cluster.json.tmp"];
 /// Time between SIGTERM and SIGKILL of a component: kube-apiserver drains for some seconds.
 pub(super) const GRACE: Duration = Duration::from_secs(20);
+/// Time limit for a supervisor to end: each component may take its grace, one after another, and the real node's remains
+/// are removed.
+pub const STOP_LIMIT: Duration = Duration::from_secs(GRACE.as_secs() * (Component::ALL.len() as u64 + 1));
 
 /// Wait for a lock whose holder is dead or has not yet written its pid.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
@@ -84,8 +92,20 @@ impl Layout {
     /// Loads the state; `None` if the folder holds no cluster.
     pub fn load(&self) -> anyhow::Result<Option<State>> {
         let path = self.state();
-        let exists = path.try_exists().with_context(|| format!("cannot read {}", path.display()))?;
+        let exists = path.try_exists().map_err(|error| {
+            let owner = if error.kind() == ErrorKind::PermissionDenied {
+                ", which another user owns, such as root after sudo kube-node up"
+            } else {
+                ""
+            };
+            anyhow::Error::new(error).context(format!("cannot read {}{owner}", path.display()))
+        })?;
         exists.then(|| State::load(&path)).transpose()
+    }
+
+    /// Loads the state; `None` also for a damaged file, which tells nothing of its processes.
+    pub fn load_undamaged(&self) -> anyhow::Result<Option<State>> {
+        self.load().or_else(|error| if error.is::<Damaged>() { Ok(None) } else { Err(error) })
     }
 
     /// Creates the folder if needed, checks that it is ours, and returns its state or a new one.
@@ -147,24 +167,31 @@ impl Layout {
         }
     }
 
-    /// Stops the processes of a cluster without a supervisor, last started first. Returns the number that ran.
-    ///
-    /// The caller must hold the lock: otherwise this would stop a cluster under a running supervisor.
-    pub async fn stop_leftovers(&self, _lock: &DirLock) -> anyhow::Result<usize> {
-        let Some(mut state) = self.load()? else { return Ok(0) };
-        let mut stopped = 0;
-        for &component in Component::ALL.iter().rev() {
-            let Some(id) = state.components.remove(&component).filter(|id| id.is_alive()) else { continue };
-            stopped += 1;
-            let ended = id.terminate(GRACE).await;
-            ended.with_context(|| format!("cannot stop {component} (pid {}) of an earlier run", id.pid))?;
+    /// Deletes the folder. Of a symbolic link or a mount point only the content goes: the rest was made by the user.
+    pub fn delete(&self, lock: DirLock) -> anyhow::Result<()> {
+        let failed = || format!("cannot delete {}", self.dir.display());
+        let is_link = self.dir.is_symlink();
+        let target = fs::canonicalize(&self.dir).with_context(failed)?;
+        let deleted = if is_link { empty(&target) } else { fs::remove_dir_all(&target) };
+        drop(lock);
+        match deleted {
+            Err(error) if error.kind() != ErrorKind::ResourceBusy => Err(error).with_context(failed),
+            _ => Ok(()),
         }
-        // Also if the real node's host process is gone: processes inside the node may have outlived it.
-        stopped += usize::from(real_node::remove(&real_node::id_of(&self.dir)).await?);
-        state.supervisor = None;
-        state.save(&self.state())?;
-        Ok(stopped)
     }
+}
+
+/// Deletes the content of a folder.
+fn empty(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn not_writable(dir: &Path) -> String {
@@ -220,6 +247,24 @@ mod tests {
         let error = layout.prepare().unwrap_err().to_string();
         assert!(error.ends_with("use an empty or new folder"), "{error}");
         fs::remove_dir_all(layout.dir()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_deleted_link_loses_the_content_of_its_target() {
+        let target = layout("target");
+        let link = layout("link");
+        let _ = fs::remove_file(link.dir());
+        fs::create_dir_all(target.dir()).unwrap();
+        std::os::unix::fs::symlink(target.dir(), link.dir()).unwrap();
+        link.prepare().unwrap().save(&link.state()).unwrap();
+        fs::create_dir_all(link.path("pki")).unwrap();
+        fs::write(link.path("pki/ca.key"), "secret").unwrap();
+        link.delete(link.lock().await.unwrap()).unwrap();
+        assert_eq!(fs::read_dir(target.dir()).unwrap().count(), 0);
+        // The folder behind the link serves the next cluster.
+        link.prepare().unwrap();
+        fs::remove_file(link.dir()).unwrap();
+        fs::remove_dir_all(target.dir()).unwrap();
     }
 
     #[test]

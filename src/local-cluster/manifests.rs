@@ -33,7 +33,7 @@ const HELM_RELEASE: &str = "meta.helm.sh/release-name";
 /// The same for the release's namespace.
 const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 /// Field manager of server-side apply.
-const FIELD_MANAGER: &str = "kube-node-up";
+pub(super) const FIELD_MANAGER: &str = "kube-node-up";
 /// Files in the order in which they are applied: a namespace comes before the objects in it.
 const FILES: [(&str, &str); 6] = [
     ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),

@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::tcp_proxy;
 
 /// Below Linux's ephemeral ports (32768 and up): an outgoing connection could take an ephemeral port between
-/// the choice and the component's start.
-const RANGE: std::ops::Range<u16> = 20_000..32_000;
+/// the choice and the component's start. Above the ports of hollow kubelets, which are served at 127.0.0.1 where this machine has
+/// no other address, and could take the port of a component that starts again.
+pub const RANGE: std::ops::Range<u16> = 30_000..32_768;
 /// Attempts to find a free port.
 const ATTEMPTS: usize = 1_000;
 

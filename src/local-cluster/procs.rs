@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 const POLL: Duration = Duration::from_millis(50);
 
 /// Identity of one process, distinct from a later process with the same pid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessId {
     /// Process ID.
@@ -79,6 +79,12 @@ impl ProcessId {
         }
         Ok(())
     }
+}
+
+/// Identity of the present boot of this machine; empty if the kernel does not say.
+pub fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
 }
 
 /// State and start time from `/proc/PID/stat`. The name in the second field may contain spaces and parentheses.

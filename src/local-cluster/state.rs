@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +17,7 @@ use super::{
     component::Component,
     executable::release_in,
     files::{read, write_public},
-    procs::ProcessId,
+    procs::{ProcessId, boot_id},
     release::Release,
 };
 
@@ -41,15 +42,38 @@ pub struct State {
     /// True if everything that the supervisor was asked for is up.
     #[serde(default)]
     pub ready: bool,
+    /// Number of nodes at the end of the last start with an operator.
+    #[serde(default)]
+    pub nodes: Option<i32>,
+    /// Boot of this machine in which the processes run.
+    #[serde(default)]
+    pub boot_id: Option<String>,
     /// Processes by component.
     #[serde(default)]
     pub components: BTreeMap<Component, ProcessId>,
 }
 
+/// A state file that is no state of any format. Its text names the command that removes the cluster.
+#[derive(Debug)]
+pub(super) struct Damaged {
+    path: PathBuf,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dir = self.path.parent().unwrap_or(&self.path).display();
+        write!(
+            f,
+            "{} is damaged (kube-node down --delete --data-dir {dir} ends what still runs and deletes the cluster)",
+            self.path.display()
+        )
+    }
+}
+
 impl State {
     /// State of a cluster that never ran.
     pub(super) fn new() -> Self {
-        Self { format_version: FORMAT_VERSION, ..Self::default() }
+        Self { format_version: FORMAT_VERSION, boot_id: Some(boot_id()), ..Self::default() }
     }
 
     /// Reads the file. The format is checked first: in another format the other fields may have any shape.
@@ -58,15 +82,25 @@ impl State {
     }
 
     fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
-        let damaged =
-            || format!("{} is damaged: stop what still runs, then delete the folder", path.display());
+        let damaged = || Damaged { path: path.to_owned() };
         let state: Value = serde_json::from_str(text).with_context(damaged)?;
         let found = state["formatVersion"].as_u64().with_context(damaged)?;
         ensure!(
             found == u64::from(FORMAT_VERSION),
             "the data folder has format {found}, this version of kube-node reads format {FORMAT_VERSION}: use another --data-dir, or delete it with the version that made it"
         );
-        serde_json::from_value(state).with_context(damaged)
+        let mut state: Self = serde_json::from_value(state).with_context(damaged)?;
+        state.forget_other_boots(&boot_id());
+        Ok(state)
+    }
+
+    /// Forgets the processes that an earlier boot of this machine has ended: their pids and start times may be those of others.
+    fn forget_other_boots(&mut self, boot_id: &str) {
+        if self.boot_id.as_deref().is_some_and(|recorded| recorded != boot_id) {
+            (self.supervisor, self.ready) = (None, false);
+            self.components.clear();
+        }
+        self.boot_id = Some(boot_id.to_owned());
     }
 
     /// The release to run: the one that is asked for, that of the last start, or the default one.
@@ -121,6 +155,11 @@ impl StateFile {
         state.save(&self.path)
     }
 
+    /// Number of nodes at the end of the last start with an operator.
+    pub fn last_nodes(&self) -> Option<i32> {
+        self.state.lock().nodes
+    }
+
     /// Records the process of a component; `None` removes the record.
     pub fn record(&self, component: Component, id: Option<ProcessId>) -> anyhow::Result<()> {
         self.change(|state| {
@@ -148,9 +187,30 @@ mod tests {
 
     #[test]
     fn another_format_is_named_even_when_the_rest_is_unknown() {
-        let error = |text| State::parse(text, Path::new("x")).unwrap_err().to_string();
+        let error = |text| State::parse(text, Path::new("/data/cluster.json")).unwrap_err().to_string();
         assert!(error(r#"{"formatVersion": 99, "components": 3}"#).contains("has format 99"));
-        assert!(error("{").starts_with("x is damaged"));
+        assert!(
+            error("{")
+                .starts_with("/data/cluster.json is damaged (kube-node down --delete --data-dir /data ")
+        );
+    }
+
+    #[test]
+    fn processes_of_an_earlier_boot_are_forgotten() {
+        let process = ProcessId::current();
+        let mut state = State { supervisor: process, ready: true, ..State::new() };
+        state.components.extend(process.map(|id| (Component::Etcd, id)));
+        let written = |state: &State| serde_json::to_string(state).unwrap();
+        let read = |text: &str| State::parse(text, Path::new("x")).unwrap();
+        assert_eq!(read(&written(&state)), state);
+        // A pid and a start time occur again in another boot.
+        state.boot_id = Some("another".to_owned());
+        let after = read(&written(&state));
+        assert_eq!((after.supervisor, after.ready, after.components.len()), (None, false, 0));
+        assert_eq!(after.boot_id, Some(boot_id()));
+        // A state of a version that did not write the boot is believed.
+        state.boot_id = None;
+        assert_eq!(read(&written(&state)).supervisor, process);
     }
 
     #[test]

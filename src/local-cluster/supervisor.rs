@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{Read, Seek, SeekFrom},
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +16,6 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, value_parser};
 use kube::Client;
-use kube_ext::connection::own_address;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
@@ -28,9 +27,11 @@ use super::{
     component::{Component, ComponentArg},
     executable::own_program,
     files::{read, write_private, write_public},
-    flags, fleet,
+    flags,
+    fleet::Fleet,
     health::{Probe, client_of},
     kubeconfig,
+    kubelet_address::{self, AddressChange},
     layout::{DirLock, GRACE, Layout},
     manifests,
     pki::Pki,
@@ -45,6 +46,8 @@ use super::{
 
 /// Time limit for a component to become ready; generous, for busy machines.
 const READY_LIMIT: Duration = Duration::from_mins(2);
+/// Interval of observations of this machine's address.
+const ADDRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of health probes of a starting component.
 const POLL: Duration = Duration::from_millis(50);
 /// Number of log lines in an error.
@@ -74,7 +77,7 @@ pub struct Options {
     #[command(flatten)]
     programs: binaries::Options,
     /// Port of kube-apiserver on 127.0.0.1; that of the last start or a free one when absent
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Further address of this machine at which kube-apiserver is reached, at the same port; may be repeated
     ///
@@ -91,11 +94,12 @@ pub struct Options {
     /// Do not serve the kubelets of hollow nodes: no logs, exec, port-forward and top
     #[arg(long, conflicts_with = "without_operator")]
     without_kubelet_endpoints: bool,
-    #[command(flatten)]
-    real_node: real_node::Options,
     /// Extra argument for a component, such as kube-apiserver=--v=4; may be repeated
     #[arg(long, value_name = "COMPONENT=ARG")]
     component_arg: Vec<ComponentArg>,
+    // Last: its heading is that of all arguments after it.
+    #[command(flatten)]
+    real_node: real_node::Options,
 }
 
 impl Options {
@@ -113,6 +117,8 @@ pub struct Cluster {
     options: Options,
     layout: Layout,
     addresses: Addresses,
+    /// Address at which the kubelets of hollow machines are served now.
+    kubelets: Mutex<Option<IpAddr>>,
     binaries: Binaries,
     /// The admin's kubeconfig.
     admin: String,
@@ -138,6 +144,7 @@ impl Cluster {
         let layout = options.layout()?;
         let lock = layout.lock().await?;
         layout.stop_leftovers(&lock).await?;
+        layout.forget_processes(&lock)?;
         let names = programs_of(&real_node);
         let binaries = options.programs.locate(&layout.prepare()?, &names, progress).await?;
         if real_node.enabled {
@@ -170,7 +177,7 @@ impl Cluster {
         let id = real_node::id_of(layout.dir());
         let claim = |_| real_node::claim(&id, state.addresses.network);
         let network = programs.as_ref().map(claim).transpose()?;
-        let kubelets = (!options.without_kubelet_endpoints).then(|| kubelet_address(progress));
+        let kubelets = (!options.without_kubelet_endpoints).then(|| kubelet_address::choose(progress));
         let addresses =
             Addresses { ports, network, further, autoscaler: options.autoscaler_server, kubelets };
         binaries.version().clone_into(&mut state.kubernetes_version);
@@ -195,6 +202,7 @@ impl Cluster {
             state: Arc::new(StateFile::new(layout.state(), state)),
             options,
             layout,
+            kubelets: Mutex::new(addresses.kubelets),
             addresses,
             binaries,
             admin,
@@ -227,16 +235,23 @@ impl Cluster {
             Box::pin(self.start_real_node(&client)),
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
-        let mut nodes = 0;
+        let mut nodes = None;
         if !self.options.without_operator {
             progress.step("Starting the operator");
             self.start(Component::Operator).await?;
-            let (options, beside) = (&self.options, self.addresses.network.is_some());
-            nodes =
-                fleet::bring_up(&client, options.nodes, beside, self.binaries.version(), progress).await?;
+            let fleet = Fleet {
+                nodes: self.options.nodes,
+                last_nodes: self.state.last_nodes(),
+                beside_real_node: self.addresses.network.is_some(),
+                kubernetes: self.binaries.version(),
+            };
+            nodes = Some(fleet.bring_up(&client, progress).await?);
         }
-        self.state.change(|state| state.ready = true)?;
-        Ok(nodes)
+        self.state.change(|state| {
+            state.ready = true;
+            state.nodes = nodes.or(state.nodes);
+        })?;
+        Ok(nodes.unwrap_or_default())
     }
 
     /// Starts the real node if the cluster has one, and waits until it takes pods.
@@ -249,6 +264,31 @@ impl Cluster {
             real_node::forget(client).await?;
         }
         Ok(())
+    }
+
+    /// Serves the kubelets of hollow machines at another address whenever this machine has one, as after a change of its
+    /// network. Never returns.
+    pub async fn follow_address(&self, progress: &Progress) {
+        let served = self.addresses.kubelets.filter(|_| !self.options.without_operator);
+        let Some(served) = served else { return std::future::pending().await };
+        let mut change = AddressChange::new(served);
+        loop {
+            sleep(ADDRESS_INTERVAL).await;
+            let Some(address) = change.observe(kubelet_address::present().unwrap_or(kubelet_address::LOCAL))
+            else {
+                continue;
+            };
+            progress
+                .line(&format!("This machine's address is {address} now: the operator starts again with it"));
+            *self.kubelets.lock() = Some(address);
+            let operator = self.processes.lock().remove(&Component::Operator);
+            if let Some(operator) = operator {
+                operator.end(GRACE).await;
+            }
+            if let Err(error) = self.start(Component::Operator).await {
+                progress.line(&format!("{error:#}"));
+            }
+        }
     }
 
     /// Stops everything, last started first, and releases the data folder.
@@ -300,7 +340,8 @@ impl Cluster {
             Component::Operator | Component::RealNode => own_program()?,
             _ => self.binaries.path(name),
         };
-        let mut args = flags::of(component, &self.layout, &self.addresses);
+        let addresses = Addresses { kubelets: *self.kubelets.lock(), ..self.addresses.clone() };
+        let mut args = flags::of(component, &self.layout, &addresses);
         let more = self.options.component_arg.iter().filter(|more| more.component == component);
         args.extend(more.map(|more| more.arg.clone()));
         let state = self.state.clone();
@@ -311,17 +352,6 @@ impl Cluster {
         self.processes.lock().insert(component, process);
         Ok(status)
     }
-}
-
-/// Address of this machine at which the kubelets of hollow machines are served.
-fn kubelet_address(progress: &Progress) -> IpAddr {
-    let address = own_address().unwrap_or_else(|| {
-        progress.line(
-            "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
-        );
-        Ipv4Addr::LOCALHOST
-    });
-    address.into()
 }
 
 /// Removes repeated addresses and keeps the order of first mention.

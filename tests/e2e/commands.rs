@@ -63,6 +63,7 @@ fn up_refuses_what_it_cannot_do() {
     let fresh = scratch("fresh");
     for (args, wanted) in [
         (vec!["up", "--nodes=-1"], "-1 is not in 0..=100000"),
+        (vec!["up", "--port", "0"], "0 is not in 1..=65535"),
         (vec!["up", "--component-arg", "kubelet=--v=4"], "unknown component kubelet"),
         (vec!["up", "--data-dir", foreign], "is not empty and holds no kube-node cluster"),
         (vec!["up", "--data-dir", "/proc/kube-node"], "/proc/kube-node is not writable"),

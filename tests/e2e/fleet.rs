@@ -3,11 +3,15 @@
 
 use std::{
     fs,
+    io::{Read, Write},
     path::PathBuf,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
-use nix::sys::signal::{Signal, kill};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
 use kube_node_testing::{LONG, TemporaryCluster, eventually, test_target};
@@ -95,6 +99,9 @@ async fn from_setup_to_cleanup() {
         "{said}"
     );
 
+    every_hollow_node_counts(&own).await;
+    an_edited_class_stays(&own);
+
     let said = own.output(&["doctor"]);
     assert!(said.lines().all(|line| line.starts_with("ok ")), "{said}");
 
@@ -134,6 +141,7 @@ async fn from_setup_to_cleanup() {
     assert!(said.contains("the operator has not looked at it as it is now"), "{said}");
     let said = own.output(&["create", "4", "--no-wait"]);
     assert!(said.contains("\nNo operator serves NodeController hollow: start one, "), "{said}");
+    an_interrupted_doctor_leaves_nothing(&own).await;
     kill(operator, Signal::SIGCONT).unwrap();
     assert!(own.output(&["verify", "--wait"]).ends_with("4 of 4 nodes are Ready\n"));
 
@@ -143,6 +151,7 @@ async fn from_setup_to_cleanup() {
         "{said}"
     );
     assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 4, "nothing was touched");
+    a_refused_question_deletes_nothing(&own);
     own.cluster.kubectl(&["delete", "nodeclass", "hollow"]);
     // What a class has left that went by force.
     own.cluster.kubectl(&["-n", "kube-node-system", "create", "secret", "generic", "left"]);
@@ -172,6 +181,56 @@ async fn from_setup_to_cleanup() {
     );
 }
 
+/// Nodes of another NodeSet that are not Ready.
+async fn every_hollow_node_counts(own: &FleetCommands) {
+    let mut class: Value =
+        serde_json::from_str(&own.cluster.kubectl(&["get", "nodeclass", "hollow-nodes", "-o", "json"]))
+            .unwrap();
+    class["metadata"] = json!({"name": "theirs"});
+    class["spec"]["failures"] = json!({"unhealthyDuration": "1s", "turnUnhealthyAfter": true});
+    let set = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet", "metadata": {"name": "theirs"},
+        "spec": {"nodeClassName": "theirs", "replicas": 1}});
+    let file = own.cluster.dir.join("theirs.json");
+    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": [class, set]}).to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    own.cluster.kubectl(&["apply", "-f", file]);
+    let said = eventually("the other node fails", LONG, async || {
+        let said = String::from_utf8(own.run(&["verify"]).stdout).unwrap();
+        said.contains("fault injection").then_some(said)
+    })
+    .await;
+    assert!(
+        said.starts_with(
+            "NodeSet hollow-nodes: 2 of 2 nodes are Ready\nNodeSet theirs: 0 of 1 nodes are Ready\n"
+        ),
+        "{said}"
+    );
+    own.fails(&["verify"]);
+    assert_eq!(own.output(&["verify", "hollow-nodes"]), "2 of 2 nodes are Ready\n");
+    assert!(own.output(&["list"]).ends_with("2 NodeSets: 2 of 3 nodes are Ready\n"));
+    own.cluster.kubectl(&["delete", "-f", file]);
+}
+
+/// An edit of the class is the user's, for `create` and for a further `up`.
+fn an_edited_class_stays(own: &FleetCommands) {
+    let cpu = |class: &str| {
+        own.cluster.kubectl(&["get", "nodeclass", class, "-o", "jsonpath={.spec.capacity.cpu}"])
+    };
+    let edit = |class: &str, amount: &str| {
+        let patch = json!({"spec": {"capacity": {"cpu": amount}}}).to_string();
+        own.cluster.kubectl(&["patch", "nodeclass", class, "--type=merge", "-p", &patch]);
+    };
+    edit("hollow-nodes", "64");
+    let said = own.output(&["create", "2"]);
+    assert!(
+        said.starts_with("NodeClass hollow-nodes stays as it is, with spec.capacity.cpu 64 instead of 4; to change it: kubectl patch "),
+        "{said}"
+    );
+    assert!(own.output(&["create", "--no-wait"]).contains("NodeSet hollow-nodes: 2 nodes of "));
+    assert_eq!(cpu("hollow-nodes"), "64");
+    edit("hollow-nodes", "4");
+}
+
 /// A Node that is not of ours makes `create` taint its nodes, unless asked not to.
 fn taint_beside_another_node(own: &FleetCommands) {
     let file = own.cluster.dir.join("node.json");
@@ -186,16 +245,78 @@ fn taint_beside_another_node(own: &FleetCommands) {
             "jsonpath={.spec.template.taints[*].key}",
         ])
     };
+    // The class is there, and stays as it is.
+    let said = own.output(&["create", "2"]);
+    let note = "NodeClass hollow-nodes stays without the taint kube-node.io/hollow:NoSchedule, which keeps pods of other nodes away; to add the taint: ";
+    let command = said.strip_prefix(note).and_then(|rest| rest.split_once('\n')).unwrap().0;
+    assert_eq!(taints(), "");
+    let cluster = own.cluster.dir.to_str().unwrap();
+    let kubectl = command
+        .replace("kubectl", &format!("{} kubectl --data-dir {cluster} --", env!("CARGO_BIN_EXE_kube-node")));
+    assert!(Command::new("sh").args(["-c", &kubectl]).status().unwrap().success(), "{kubectl}");
+    assert_eq!(taints(), "kube-node.io/hollow");
     let said = own.output(&["create", "2"]);
     assert!(
         said.contains("NodeController hollow, with the taint kube-node.io/hollow:NoSchedule\n"),
         "{said}"
     );
-    assert_eq!(taints(), "kube-node.io/hollow");
     let said = own.output(&["create", "2", "--no-taint"]);
     assert!(said.starts_with("NodeSet hollow-nodes: 2 nodes of NodeController hollow\n"), "{said}");
     assert_eq!(taints(), "");
     own.cluster.kubectl(&["delete", "-f", file.to_str().unwrap()]);
+}
+
+/// `cleanup` at a terminal, which `script` makes.
+fn a_refused_question_deletes_nothing(own: &FleetCommands) {
+    let mut cleanup = Command::new("script")
+        .args([
+            "--quiet",
+            "--return",
+            "--command",
+            concat!(env!("CARGO_BIN_EXE_kube-node"), " cleanup"),
+            "/dev/null",
+        ])
+        .env("KUBECONFIG", own.cluster.dir.join("kubeconfig"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    cleanup.stdin.as_ref().unwrap().write_all(b"n\n").unwrap();
+    let mut said = String::new();
+    cleanup.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(cleanup.wait().unwrap().code(), Some(1), "{said}");
+    for line in [
+        "Cluster: context kube-node of ",
+        "Delete the hollow nodes of this cluster? [y/N]",
+        "error: nothing was changed",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 4);
+}
+
+/// Ctrl-C while `doctor` waits for an operator that does not answer.
+async fn an_interrupted_doctor_leaves_nothing(own: &FleetCommands) {
+    let classes = || own.cluster.kubectl(&["get", "nodeclasses", "-o", "name"]);
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+        .arg("doctor")
+        .env("KUBECONFIG", own.cluster.dir.join("kubeconfig"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("doctor asks", LONG, async || classes().contains("kube-node-probe-").then_some(())).await;
+    kill(Pid::from_raw(i32::try_from(doctor.id()).unwrap()), Signal::SIGINT).unwrap();
+    assert_eq!(doctor.wait().unwrap().code(), Some(130));
+    assert!(!classes().contains("kube-node-probe-"), "{}", classes());
+    let mut said = String::new();
+    doctor.stderr.unwrap().read_to_string(&mut said).unwrap();
+    let kubeconfig = own.cluster.dir.join("kubeconfig");
+    assert!(
+        said.starts_with("Cluster: context kube-node of KUBECONFIG or ~/.kube/config, https://127.0.0.1:"),
+        "{said}"
+    );
+    assert!(said.ends_with("\nerror: interrupted\n"), "{said} {}", kubeconfig.display());
 }
 
 /// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.

@@ -62,7 +62,7 @@ async fn a_copy_looks_like_the_original() {
     let args = ["import", "--from-cluster", "--selector", "import=yes", "--prefix", "copy-"];
     let output = CLUSTER.kube_node(&args);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("2 nodes are 1 NodeSets of 1 NodeClasses"), "{said}");
+    assert!(output.status.success() && said.contains("nodes: 2, NodeSets: 1, NodeClasses: 1"), "{said}");
     let objects = String::from_utf8(output.stdout).unwrap();
     apply(&objects);
     let copies = eventually("the copies are Ready", LONG, async || {

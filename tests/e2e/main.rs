@@ -10,6 +10,7 @@ mod conformance;
 mod convert;
 mod credentials;
 mod csi_nodes;
+mod data_folder;
 mod deletion;
 #[path = "../docs/mod.rs"]
 mod docs;

@@ -116,17 +116,17 @@ async fn the_cluster_is_found_by_one_rule() {
 }
 
 #[tokio::test]
-async fn pause_and_resume_refuse_what_is_so_already() {
+async fn a_pause_and_a_resume_with_nothing_to_do_succeed_and_change_nothing() {
     let own = Fixture::new(&CLUSTER, "rollout-pause", 0, class_spec()).await;
-    let line = refusal(rollout(&["resume", "rollout-pause"]));
-    assert!(line.contains("\"rollout-pause\" is not paused"), "{line}");
+    let line = said(rollout(&["resume", "rollout-pause"]));
+    assert_eq!(line, "nodeset.kube-node.io/rollout-pause is neither paused nor halted\n");
     assert_eq!(said(rollout(&["pause", "rollout-pause"])), "nodeset.kube-node.io/rollout-pause paused\n");
     let paused = set(&own).await;
     assert_eq!(paused.spec.paused, Some(true));
     let mut managers = paused.metadata.managed_fields.iter().flatten();
     assert!(managers.any(|manager| manager.manager.as_deref() == Some("kube-node-cli")));
-    let line = refusal(rollout(&["pause", "rollout-pause"]));
-    assert!(line.contains("\"rollout-pause\" is already paused"), "{line}");
+    let line = said(rollout(&["pause", "rollout-pause"]));
+    assert_eq!(line, "nodeset.kube-node.io/rollout-pause is paused already\n");
     let line = refusal(rollout(&["restart", "rollout-pause"]));
     assert!(line.contains("can't restart a paused nodeset"), "{line}");
     assert_eq!(annotation(&set(&own).await, "kube-node.io/restarted-at"), None);

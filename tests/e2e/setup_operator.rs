@@ -46,7 +46,9 @@ impl Empty {
     fn refuses(&self, args: &[&str], kubeconfig: &str) -> String {
         let output = self.run(args, kubeconfig);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
-        String::from_utf8(output.stderr).unwrap()
+        let said = String::from_utf8(output.stderr).unwrap();
+        // Commands that write first name the cluster.
+        said.find("error: ").map(|start| said[start..].to_owned()).unwrap()
     }
 
     /// All objects, by kind, namespace and name, without what changes by itself.

@@ -96,6 +96,18 @@ fn class_cases() -> Vec<Case> {
             "labels under kube-node.io/ are the controller's",
         ),
         (
+            "a host name for all nodes",
+            "/spec/template",
+            json!({"labels": {"kubernetes.io/hostname": "x"}}),
+            "the label kubernetes.io/hostname is the name of each node: leave it out",
+        ),
+        (
+            "two machine types",
+            "/spec/template",
+            json!({"labels": {"node.kubernetes.io/instance-type": "x"}}),
+            "machineType is the label node.kubernetes.io/instance-type: leave one of them out",
+        ),
+        (
             "our annotation",
             "/spec/template",
             json!({"annotations": {"kube-node.io/x": "x"}}),

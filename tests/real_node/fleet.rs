@@ -54,9 +54,10 @@ pub async fn from_create_to_cleanup() {
         let there = pods().await;
         assert_eq!(there.len(), 2, "{there:?}");
         assert!(there.iter().all(|(_, image)| image == wanted), "{there:?}");
-        assert_eq!(output(&["verify"], None), "2 of 2 nodes are Ready\n");
+        assert_eq!(output(&["verify", "hollow-nodes"], None), "2 of 2 nodes are Ready\n");
         assert!(output(&["scale", "3"], None).ends_with("3 of 3 nodes are Ready\n"));
-        let list: Value = serde_json::from_str(&output(&["list", "-o", "json"], None)).unwrap();
+        let list: Value =
+            serde_json::from_str(&output(&["list", "hollow-nodes", "-o", "json"], None)).unwrap();
         assert_eq!((&list["ready"], &list["wanted"]), (&3.into(), &3.into()));
         assert!(output(&["list", "-o", "wide"], None).contains(upstream.1));
         assert!(output(&["scale", "1"], None).ends_with("1 of 1 nodes are Ready\n"));

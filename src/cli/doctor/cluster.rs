@@ -108,8 +108,8 @@ pub(super) async fn sets(client: &Client) -> anyhow::Result<Vec<anyhow::Result<F
 }
 
 fn set(set: &NodeSet) -> Option<Finding> {
-    let Progress::Waiting(waiting) = progress(Goal::Ready, Some(set)) else { return None };
     let name = name(set);
+    let Progress::Waiting(waiting) = progress(Goal::Ready, name, Some(set)) else { return None };
     let mut finding = Finding::bad(format!("{name}: {}", waiting.line));
     if !waiting.is_observed {
         finding = finding.hint("the operator has not looked at it as it is now");

@@ -14,6 +14,8 @@ use serde::Serialize;
 
 /// Time limit for a certificate to be approved and signed, in seconds.
 const SIGNED_WITHIN: i64 = 15;
+/// Topics without which nobody knows whether nodes work.
+const ESSENTIAL: [&str; 5] = ["API server", "kinds", "operator", "NodeSets", "nodes"];
 /// Maximum number of names in a line.
 const NAMES_MAX: usize = 5;
 
@@ -22,8 +24,10 @@ const NAMES_MAX: usize = 5;
 #[serde(rename_all = "camelCase")]
 pub(super) enum Severity {
     Good,
-    /// A possible problem, or a check without a result.
+    /// A possible problem.
     Odd,
+    /// A check without a result, such as one without the right to read the objects.
+    Unknown,
     /// A problem that keeps nodes from working.
     Bad,
 }
@@ -57,8 +61,18 @@ impl Finding {
 
     /// Result of a check under its topic. A check that could not be made is a finding, too.
     pub(super) fn of(topic: &'static str, checked: anyhow::Result<Self>) -> Self {
-        let finding = checked.unwrap_or_else(|error| Self::odd(format!("not known: {error:#}")));
-        Self { topic, ..finding }
+        let unknown =
+            |error| Self { severity: Severity::Unknown, ..Self::good(format!("not known: {error:#}")) };
+        Self { topic, ..checked.unwrap_or_else(unknown) }
+    }
+
+    /// Returns true if nodes do not work, or if that is not known. The other checks only look for causes.
+    pub(super) fn is_failure(&self) -> bool {
+        match self.severity {
+            Severity::Bad => true,
+            Severity::Unknown => ESSENTIAL.contains(&self.topic),
+            Severity::Good | Severity::Odd => false,
+        }
     }
 
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
@@ -76,6 +90,7 @@ impl fmt::Display for Finding {
         let mark = match self.severity {
             Severity::Good => "ok",
             Severity::Odd => "note",
+            Severity::Unknown => "?",
             Severity::Bad => "BAD",
         };
         write!(f, "{mark:<5}{:<13}{}", self.topic, self.message)?;

@@ -101,11 +101,20 @@ fn a_machine_without_a_fresh_lease_does_not_reach_the_server() {
 }
 
 #[test]
+fn a_check_of_nodes_that_could_not_be_made_fails_the_command_as_a_problem_does() {
+    let unknown = |topic| Finding::of(topic, Err(anyhow::anyhow!("forbidden")));
+    assert!(["kinds", "operator", "NodeSets", "nodes"].into_iter().all(|topic| unknown(topic).is_failure()));
+    assert!(!unknown("credentials").is_failure(), "the role for people does not read Secrets");
+    assert!(Finding::bad("0 of 1 are Ready").is_failure());
+    assert!(!Finding::odd("0 of 1 are Ready").is_failure() && !Finding::good("it answers").is_failure());
+}
+
+#[test]
 fn findings_read_as_lines() {
     let finding = Finding::of("operator", Ok(Finding::bad("none answers").hint("start one")));
     assert_eq!(finding.to_string(), "BAD  operator     none answers\n                  start one");
     let unknown = Finding::of("rights", Err(anyhow::anyhow!("no answer").context("cannot ask")));
-    assert_eq!(unknown.to_string(), "note rights       not known: cannot ask: no answer");
+    assert_eq!(unknown.to_string(), "?    rights       not known: cannot ask: no answer");
     let names: Vec<String> = (0..7).map(|n| n.to_string()).collect();
     assert_eq!(list(&names), "0, 1, 2, 3, 4 and 2 more");
 }

@@ -39,15 +39,15 @@ struct Namespaces {
 }
 
 impl Doctor {
-    /// Prints the findings. Returns exit code 1 if a problem keeps nodes from working.
+    /// Prints the findings. Returns exit code 1 if a problem keeps nodes from working, or whether one does is not known.
     pub async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
         let found = examine(client, &self.namespaces, Timestamp::now()).await;
         match self.output {
             Output::Json => print_line(serde_json::to_string_pretty(&found)?),
             Output::Text => found.iter().for_each(print_line),
         }
-        let is_bad = found.iter().any(|finding| finding.severity == Severity::Bad);
-        Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        let is_failure = found.iter().any(Finding::is_failure);
+        Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 

@@ -11,7 +11,10 @@ use local_cluster::operator;
 use tokio::time::timeout;
 
 use super::{Goal, NAME, Wait, goal::follow};
-use crate::{access::object_names, operator_probe, print_line, text};
+use crate::{
+    access::{confirm, object_names},
+    operator_probe, print_line, text,
+};
 
 /// Time after which the command says what it waits for: an operator that runs releases a class at once.
 const SILENT: Duration = Duration::from_secs(10);
@@ -26,6 +29,9 @@ pub struct Cleanup {
     /// NodeSets or NodeClasses exist
     #[arg(long, conflicts_with = "all")]
     operator: bool,
+    /// Do not ask at a terminal before the deletion
+    #[arg(short, long)]
+    yes: bool,
     #[command(flatten)]
     limit: Wait,
 }
@@ -33,6 +39,7 @@ pub struct Cleanup {
 impl Cleanup {
     /// Returns when everything is gone.
     pub async fn run(self, client: &Client) -> anyhow::Result<()> {
+        confirm(self.question(), self.yes)?;
         if self.operator {
             operator::refuse_release(client).await?;
             nothing_but(client, None).await?;
@@ -44,7 +51,7 @@ impl Cleanup {
             operator::try_uninstall(client).await?;
         }
         if delete(&Api::<NodeSet>::all(client.clone()), NAME).await? {
-            follow(client, Goal::Gone, self.limit.timeout).await?;
+            follow(client, NAME, Goal::Gone, self.limit.timeout).await?;
         } else {
             print_line(format_args!("There is no NodeSet {NAME}."));
         }
@@ -53,6 +60,14 @@ impl Cleanup {
             uninstall_all(client).await?;
         }
         Ok(())
+    }
+
+    fn question(&self) -> &'static str {
+        match (self.all, self.operator) {
+            (true, _) => "Delete the hollow nodes and all that setup installed in this cluster?",
+            (_, true) => "Delete all that setup installed in this cluster?",
+            (false, false) => "Delete the hollow nodes of this cluster?",
+        }
     }
 
     /// The operator releases the class once no Node needs it. A class that other sets use stays.

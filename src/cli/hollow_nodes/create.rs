@@ -1,7 +1,8 @@
-//! `kube-node create [N]`: applies the NodeClass and the NodeSet and waits until the nodes are Ready.
+//! `kube-node create [N]`: creates the NodeClass and the NodeSet and waits until the nodes are Ready.
 //!
-//! Both objects are tried in a dry run first, so that a refused one leaves nothing behind. An operator that is missing is
-//! reported at once; the objects stay, and one that starts later serves them.
+//! Of objects that exist only what an argument names is changed; what else differs from new objects is reported. All writes are
+//! tried in a dry run first, so that a refused one leaves nothing behind. An operator that is missing is reported at once; the
+//! objects stay, and one that starts later serves them.
 
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use kube_ext::{
     call::{ApiError, call},
     objects::{Typed, list, read},
 };
-use kube_node_api::{NodeClass, NodeSet, names::LABEL_NODE_CONTROLLER};
-use serde_json::Value;
+use kube_node_api::{NodeClass, NodeSet, names::LABEL_NODE_CONTROLLER, taints::HOLLOW};
+use local_cluster::{counted, kept};
+use serde_json::{Value, json};
 
 use super::{
     ClusterArgs, NAME, OptionalWait,
-    objects::{Kind, NodeController, set},
+    objects::{Kind, NodeController, has_taint, machine, set, untainted},
     read_set, replicas,
 };
 use crate::{access::FIELD_MANAGER, operator_probe::serves, print_line};
@@ -29,18 +31,31 @@ use crate::{access::FIELD_MANAGER, operator_probe::serves, print_line};
 /// Time limit for an operator to answer; one that runs takes a second at most.
 const ANSWER: Duration = Duration::from_secs(3);
 
+/// Number of nodes of a new NodeSet when none is given.
+const DEFAULT_NODES: i32 = 10;
+
 /// Arguments of `create`.
 #[derive(Debug, Args)]
 pub struct Create {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Number of nodes
-    #[arg(value_name = "NODES", default_value_t = 10, value_parser = replicas())]
-    nodes: i32,
+    /// Number of nodes; when absent that of the NodeSet that is there, or 10
+    #[arg(value_name = "NODES", value_parser = replicas())]
+    nodes: Option<i32>,
     #[command(flatten)]
     kind: Kind,
     #[command(flatten)]
     wait: OptionalWait,
+}
+
+/// Write of one object.
+#[derive(Debug, PartialEq)]
+enum Write {
+    /// Server-side apply of an object that does not exist.
+    Create(Value),
+    /// Merge patch of an object that exists.
+    Change(Value),
+    Nothing,
 }
 
 impl Create {
@@ -50,26 +65,54 @@ impl Create {
         if controller == NodeController::Hollow && self.kind.image.is_some() {
             bail!("--image is for kubemark machines: leave it out, or take --node-controller kubemark");
         }
-        let client = self.cluster.client().await?;
+        let client = self.cluster.client_to_write().await?;
         let before = read_set(&client).await.map_err(|error| explained(error, "NodeSet"))?;
-        let class = read(&Api::all(client.clone()), NAME).await?;
-        check(before.as_ref(), class.as_ref(), controller)?;
-        let class = self.kind.class(has_other_nodes(&client).await?);
-        let set = set(self.nodes);
-        try_out::<NodeClass>(&client, &class).await?;
-        try_out::<NodeSet>(&client, &set).await?;
-        apply::<NodeClass>(&client, &class, &apply_params()).await?;
-        apply::<NodeSet>(&client, &set, &apply_params()).await?;
+        let found = read(&Api::all(client.clone()), NAME).await?;
+        check(before.as_ref(), found.as_ref(), controller)?;
+        let is_beside_others = has_other_nodes(&client).await?;
+        let (class_write, notes) = class_write(&self.kind, found.as_ref(), is_beside_others);
+        let (set_write, count) = set_write(self.nodes, before.as_ref());
+        let write = async |dry_run| {
+            class_write.send::<NodeClass>(&client, dry_run).await?;
+            set_write.send::<NodeSet>(&client, dry_run).await
+        };
+        write(true).await.context("nothing was changed")?;
+        write(false).await?;
+        notes.into_iter().for_each(print_line);
         let image = self.kind.image().map_or_else(String::new, |image| format!(", image {image}"));
-        let taint =
-            taint(&class).map_or_else(String::new, |key| format!(", with the taint {key}:NoSchedule"));
-        let (nodes, controller) = (self.nodes, controller.name());
+        let is_tainted = match (&class_write, &found) {
+            (Write::Create(class), _) => !class["spec"]["template"]["taints"].is_null(),
+            (_, found) => found.as_ref().is_some_and(has_taint) && !self.kind.no_taint,
+        };
+        let taint = if is_tainted { format!(", with the taint {HOLLOW}:NoSchedule") } else { String::new() };
+        let controller = controller.name();
         print_line(format_args!(
-            "NodeSet {NAME}: {nodes} nodes of NodeController {controller}{image}{taint}"
+            "NodeSet {NAME}: {} of NodeController {controller}{image}{taint}",
+            counted(count, "node")
         ));
         let is_served = serves(&client, controller, ANSWER).await;
         missing_operator(is_served, controller).into_iter().for_each(print_line);
         self.wait.until_ready(&client).await
+    }
+}
+
+/// The write of the class, and notes on what an existing class has otherwise than a new one.
+fn class_write(kind: &Kind, found: Option<&NodeClass>, is_beside_others: bool) -> (Write, Vec<String>) {
+    let Some(found) = found else { return (Write::Create(kind.class(is_beside_others)), Vec::new()) };
+    let untainted = (is_beside_others && !kind.no_taint && !has_taint(found)).then(|| untainted(found));
+    let notes = kept("NodeClass", NAME, &json!(found), &machine()).into_iter().chain(untainted).collect();
+    (kind.change(found).map_or(Write::Nothing, Write::Change), notes)
+}
+
+/// The write of the set, and the number of its nodes.
+fn set_write(nodes: Option<i32>, found: Option<&NodeSet>) -> (Write, i32) {
+    let Some(found) = found else {
+        let nodes = nodes.unwrap_or(DEFAULT_NODES);
+        return (Write::Create(set(nodes)), nodes);
+    };
+    match nodes.filter(|nodes| *nodes != found.spec.replicas) {
+        Some(nodes) => (Write::Change(json!({"spec": {"replicas": nodes}})), nodes),
+        None => (Write::Nothing, found.spec.replicas),
     }
 }
 
@@ -94,11 +137,6 @@ async fn has_other_nodes(client: &Client) -> anyhow::Result<bool> {
     Ok(!list(&Api::<Node>::all(client.clone()), "Nodes", &params).await?.is_empty())
 }
 
-/// Key of the taint of a class as [`Kind::class`] makes it.
-fn taint(class: &Value) -> Option<&str> {
-    class.pointer("/spec/template/taints/0/key")?.as_str()
-}
-
 /// Says that no operator serves the class, or that this is not known.
 fn missing_operator(is_served: anyhow::Result<bool>, controller: &str) -> Option<String> {
     match is_served {
@@ -112,21 +150,19 @@ fn missing_operator(is_served: anyhow::Result<bool>, controller: &str) -> Option
     }
 }
 
-/// Parameters of server-side apply. Force: fields written earlier by these commands or by hand take the new values.
-fn apply_params() -> PatchParams {
-    PatchParams::apply(FIELD_MANAGER).force()
-}
-
-/// Has the API server validate the object and change nothing.
-async fn try_out<K: Typed>(client: &Client, object: &Value) -> anyhow::Result<()> {
-    let params = PatchParams { dry_run: true, ..apply_params() };
-    apply::<K>(client, object, &params).await.context("nothing was changed")
-}
-
-async fn apply<K: Typed>(client: &Client, object: &Value, params: &PatchParams) -> anyhow::Result<()> {
-    let (api, kind, object) = (Api::<K>::all(client.clone()), K::kind(&()), Patch::Apply(object));
-    let applied = call(format_args!("apply {kind} {NAME}"), api.patch(NAME, params, &object)).await;
-    applied.map(drop).map_err(|error| explained(error, &kind))
+impl Write {
+    /// Sends the write; with `dry_run` the API server validates it and changes nothing.
+    async fn send<K: Typed>(&self, client: &Client, dry_run: bool) -> anyhow::Result<()> {
+        let (api, kind) = (Api::<K>::all(client.clone()), K::kind(&()));
+        let params = PatchParams { dry_run, ..PatchParams::apply(FIELD_MANAGER) };
+        let (verb, patch) = match self {
+            Self::Create(object) => ("apply", Patch::Apply(object)),
+            Self::Change(change) => ("change", Patch::Merge(change)),
+            Self::Nothing => return Ok(()),
+        };
+        let sent = call(format_args!("{verb} {kind} {NAME}"), api.patch(NAME, &params, &patch)).await;
+        sent.map(drop).map_err(|error| explained(error, &kind))
+    }
 }
 
 /// Adds advice where the CRD is missing.
@@ -140,9 +176,16 @@ fn explained(error: ApiError, kind: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    #[test]
+    fn an_existing_set_keeps_the_nodes_that_no_argument_changes() {
+        let found: NodeSet = serde_json::from_value(set(7)).unwrap();
+        assert_eq!(set_write(None, None), (Write::Create(set(10)), 10));
+        assert_eq!(set_write(None, Some(&found)), (Write::Nothing, 7));
+        assert_eq!(set_write(Some(7), Some(&found)), (Write::Nothing, 7));
+        assert_eq!(set_write(Some(2), Some(&found)), (Write::Change(json!({"spec": {"replicas": 2}})), 2));
+    }
 
     #[test]
     fn a_missing_operator_is_said_in_one_sentence() {

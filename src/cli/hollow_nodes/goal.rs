@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kube::Client;
 use kube_node_api::{GoDuration, NodeSet};
+use local_cluster::counted;
 
-use super::NAME;
 use crate::{
     progress::{self, Progress, Waiting},
     set_status::{delay, is_observed},
@@ -24,15 +24,15 @@ pub(crate) enum Goal {
 }
 
 /// Follows the NodeSet to the goal and prints the result.
-pub(super) async fn follow(client: &Client, goal: Goal, limit: GoDuration) -> anyhow::Result<()> {
-    progress::follow(client, NAME, limit, LINE_INTERVAL, |set| progress(goal, set)).await
+pub(super) async fn follow(client: &Client, name: &str, goal: Goal, limit: GoDuration) -> anyhow::Result<()> {
+    progress::follow(client, name, limit, LINE_INTERVAL, |set| progress(goal, name, set)).await
 }
 
-/// Progress of a NodeSet towards a goal; `set` is `None` if the NodeSet does not exist.
-pub(crate) fn progress(goal: Goal, set: Option<&NodeSet>) -> Progress {
+/// Progress of the NodeSet `name` towards a goal; `set` is `None` if the NodeSet does not exist.
+pub(crate) fn progress(goal: Goal, name: &str, set: Option<&NodeSet>) -> Progress {
     let Some(set) = set else {
         return match goal {
-            Goal::Ready => Progress::Failed(format!("NodeSet {NAME} has been deleted")),
+            Goal::Ready => Progress::Failed(format!("NodeSet {name} has been deleted")),
             Goal::Gone => Progress::Done("all nodes are gone".to_owned()),
         };
     };
@@ -46,7 +46,7 @@ pub(crate) fn progress(goal: Goal, set: Option<&NodeSet>) -> Progress {
             (format!("{ready} of {wanted} nodes are Ready, {leaving} more are leaving"), 0, leaving)
         }
         Goal::Ready => (format!("{ready} of {wanted} nodes are Ready"), ready, wanted),
-        Goal::Gone => (format!("{nodes} nodes are still there"), 0, nodes),
+        Goal::Gone => (format!("{} still there", counted(nodes, "node")), 0, nodes),
     };
     if goal == Goal::Ready && is_observed && (ready, nodes) == (wanted, wanted) {
         return Progress::Done(counts);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     fn waiting(goal: Goal, status: &Value) -> Waiting {
-        match progress(goal, Some(&set(3, status))) {
+        match progress(goal, "a", Some(&set(3, status))) {
             Progress::Waiting(waiting) => waiting,
             other => panic!("{other:?}"),
         }
@@ -86,7 +86,7 @@ mod tests {
     fn ready_is_what_the_operator_says_of_the_present_spec() {
         let ready = json!({"observedGeneration": 2, "replicas": 3, "readyReplicas": 3});
         let done = Progress::Done("3 of 3 nodes are Ready".to_owned());
-        assert_eq!(progress(Goal::Ready, Some(&set(3, &ready))), done);
+        assert_eq!(progress(Goal::Ready, "a", Some(&set(3, &ready))), done);
         let old = waiting(Goal::Ready, &json!({"observedGeneration": 1, "replicas": 3, "readyReplicas": 3}));
         assert!(!old.is_observed);
         let some = waiting(Goal::Ready, &json!({"observedGeneration": 2, "replicas": 3, "readyReplicas": 1}));
@@ -107,9 +107,11 @@ mod tests {
 
     #[test]
     fn a_set_that_is_gone_is_the_end_of_a_cleanup_and_of_nothing_else() {
-        assert!(matches!(progress(Goal::Gone, None), Progress::Done(_)));
-        assert!(matches!(progress(Goal::Ready, None), Progress::Failed(_)));
+        assert!(matches!(progress(Goal::Gone, "a", None), Progress::Done(_)));
+        assert!(matches!(progress(Goal::Ready, "a", None), Progress::Failed(_)));
         let left = waiting(Goal::Gone, &json!({"observedGeneration": 2, "replicas": 2}));
-        assert_eq!(left.line, "2 nodes are still there");
+        assert_eq!(left.line, "2 nodes still there");
+        let last = waiting(Goal::Gone, &json!({"observedGeneration": 2, "replicas": 1}));
+        assert_eq!(last.line, "1 node still there");
     }
 }

@@ -2,11 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use kube::Client;
+use kube::{Client, ResourceExt};
 use kube_ext::process::print_line;
 use serde::Serialize;
 
-use super::{NAME, Row, read_set, rows};
+use super::{Choice, NAME, Row};
 use crate::{
     table::{Table, terminal_size},
     text::age_or_dash,
@@ -15,6 +15,8 @@ use crate::{
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct List {
+    #[command(flatten)]
+    choice: Choice,
     /// Output format; a table when absent
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -35,8 +37,8 @@ enum Output {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    node_set: &'static str,
-    /// Number of wanted nodes; `None` without a NodeSet.
+    node_sets: Vec<String>,
+    /// Number of wanted nodes of all NodeSets; `None` without one.
     wanted: Option<i32>,
     ready: usize,
     nodes: Vec<Row>,
@@ -45,9 +47,11 @@ struct Report {
 impl List {
     /// Prints the Nodes.
     pub async fn run(self, client: &Client) -> anyhow::Result<()> {
-        let (set, nodes) = (read_set(client).await?, rows::read(client).await?);
+        let (sets, nodes) = (self.choice.sets(client).await?, self.choice.rows(client).await?);
         let ready = nodes.iter().filter(|row| row.ready).count();
-        let report = Report { node_set: NAME, wanted: set.map(|set| set.spec.replicas), ready, nodes };
+        let wanted = (!sets.is_empty()).then(|| sets.iter().map(|set| set.spec.replicas).sum());
+        let node_sets = sets.iter().map(ResourceExt::name_any).collect();
+        let report = Report { node_sets, wanted, ready, nodes };
         match self.output {
             Some(Output::Json) => print_line(serde_json::to_string_pretty(&report)?),
             Some(Output::Yaml) => print_line(serde_norway::to_string(&report)?.trim_end()),
@@ -59,17 +63,20 @@ impl List {
 }
 
 fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> String {
-    let Report { wanted, ready, nodes, .. } = report;
-    let summary = match wanted {
-        Some(wanted) => format!("NodeSet {NAME}: {ready} of {wanted} nodes are Ready"),
-        None => format!("There is no NodeSet {NAME}: kube-node create makes one"),
+    let Report { node_sets, wanted, ready, nodes } = report;
+    let summary = match (node_sets.as_slice(), wanted) {
+        ([name], Some(wanted)) => format!("NodeSet {name}: {ready} of {wanted} nodes are Ready"),
+        ([_, ..], Some(wanted)) => {
+            format!("{} NodeSets: {ready} of {wanted} nodes are Ready", node_sets.len())
+        }
+        _ => format!("There is no NodeSet {NAME}: kube-node create makes one"),
     };
     if nodes.is_empty() {
         return summary;
     }
     let mut headings = vec!["NAME", "STATUS", "AGE", "VERSION"];
     if wide {
-        headings.extend(["NODECONTROLLER", "ADDRESS", "RUNTIME"]);
+        headings.extend(["NODESET", "NODECONTROLLER", "ADDRESS", "RUNTIME"]);
     }
     headings.push("WHY");
     let mut table = Table::new(&headings);
@@ -77,7 +84,8 @@ fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> St
         let (age, reason, message) = (age_or_dash(row.created, now), &row.reason, &row.message);
         let mut cells = vec![row.name.clone(), row.status.clone(), age, row.version.clone()];
         if wide {
-            cells.extend([&row.node_controller, &row.address, &row.runtime].map(String::clone));
+            let more = [&row.node_set, &row.node_controller, &row.address, &row.runtime];
+            cells.extend(more.map(String::clone));
         }
         cells.push(if message.is_empty() { reason.clone() } else { format!("{reason}: {message}") });
         table.row(cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
@@ -105,7 +113,7 @@ mod tests {
             }))
         };
         let nodes = vec![node("hollow-nodes-b", "True"), node("hollow-nodes-c", "False")];
-        Report { node_set: NAME, wanted: Some(3), ready: 1, nodes }
+        Report { node_sets: vec![NAME.to_owned()], wanted: Some(3), ready: 1, nodes }
     }
 
     fn at() -> Timestamp {
@@ -124,13 +132,15 @@ mod tests {
         );
         let wide = text(&report(), true, None, at());
         assert!(wide.contains("NODECONTROLLER") && wide.contains("containerd://2.1.0"), "{wide}");
+        let two = Report { node_sets: ["a", "b"].map(str::to_owned).to_vec(), wanted: Some(8), ..report() };
+        assert!(text(&two, false, None, at()).ends_with("2 NodeSets: 1 of 8 nodes are Ready"));
         let narrow = text(&report(), false, Some(60), at());
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }
 
     #[test]
     fn without_a_set_the_next_step_is_named() {
-        let none = Report { node_set: NAME, wanted: None, ready: 0, nodes: Vec::new() };
+        let none = Report { node_sets: Vec::new(), wanted: None, ready: 0, nodes: Vec::new() };
         assert!(text(&none, false, None, at()).contains("kube-node create"));
     }
 }

@@ -1,7 +1,7 @@
 //! NodeClass and NodeSet, as `create` applies them.
 
 use clap::Args;
-use kube_node_api::taints;
+use kube_node_api::{NodeClass, taints};
 use serde_json::{Value, json};
 
 use super::NAME;
@@ -37,6 +37,11 @@ pub(super) enum NodeController {
 }
 
 impl NodeController {
+    /// The controller of this name; `None` for that of a third party.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        [Self::Hollow, Self::Kubemark].into_iter().find(|own| own.name() == name)
+    }
+
     /// Name of the NodeController in a NodeClass.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -67,18 +72,66 @@ impl Kind {
     /// The NodeClass as JSON. Beside other nodes a taint keeps pods with real containers off hollow nodes.
     pub(super) fn class(&self, is_beside_others: bool) -> Value {
         let is_tainted = is_beside_others && !self.no_taint;
-        let taint = is_tainted.then(|| json!({"key": taints::HOLLOW, "effect": "NoSchedule"}));
-        let spec = json!({
-            "nodeController": self.node_controller().name(),
-            "machineType": "hollow.medium",
-            "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
-            "reserved": {"cpu": "100m", "memory": "512Mi"},
-            "provisioning": {"kubelet": {"version": self.kubemark_version}},
-            "kubemark": {"image": self.image()},
-            "template": {"taints": Vec::from_iter(taint)},
-        });
-        object("NodeClass", NAME, spec)
+        let mut class = machine();
+        class["spec"]["nodeController"] = json!(self.node_controller().name());
+        class["spec"]["provisioning"] = json!({"kubelet": {"version": self.kubemark_version}});
+        class["spec"]["kubemark"] = json!({"image": self.image()});
+        class["spec"]["template"] = json!({"taints": Vec::from_iter(is_tainted.then(taint))});
+        object("NodeClass", NAME, class["spec"].take())
     }
+
+    /// Merge patch with what the given arguments change in an existing NodeClass; `None` without a change.
+    pub(super) fn change(&self, class: &NodeClass) -> Option<Value> {
+        let mut spec = json!({});
+        let kubelet = class.spec.provisioning.as_ref().and_then(|provisioning| provisioning.kubelet.as_ref());
+        if let Some(version) = &self.kubemark_version
+            && kubelet.is_none_or(|kubelet| kubelet.version != *version)
+        {
+            spec["provisioning"]["kubelet"]["version"] = json!(version);
+        }
+        let there = class.spec.kubemark.as_ref().and_then(|kubemark| kubemark.image.clone());
+        let wanted = self.image().filter(|image| there.as_ref() != Some(image));
+        if let Some(image) = wanted {
+            spec["kubemark"]["image"] = json!(image);
+        }
+        if self.no_taint && has_taint(class) {
+            let all = class.spec.template.iter().flat_map(|template| &template.taints);
+            let others: Vec<_> = all.filter(|taint| taint.key != taints::HOLLOW).collect();
+            spec["template"]["taints"] = json!(others);
+        }
+        (spec != json!({}))
+            .then(|| json!({"metadata": {"resourceVersion": class.metadata.resource_version}, "spec": spec}))
+    }
+}
+
+/// Fields of the NodeClass that no argument sets.
+pub(super) fn machine() -> Value {
+    json!({"spec": {
+        "machineType": "hollow.medium",
+        "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
+        "reserved": {"cpu": "100m", "memory": "512Mi"},
+    }})
+}
+
+fn taint() -> Value {
+    json!({"key": taints::HOLLOW, "effect": "NoSchedule"})
+}
+
+/// Returns true if the nodes of a class keep pods with real containers away.
+pub(super) fn has_taint(class: &NodeClass) -> bool {
+    let mut all = class.spec.template.iter().flat_map(|template| &template.taints);
+    all.any(|taint| taint.key == taints::HOLLOW)
+}
+
+/// Sentence about an existing class without the taint beside other nodes, with the command that adds the taint.
+pub(super) fn untainted(class: &NodeClass) -> String {
+    let there = class.spec.template.iter().flat_map(|template| &template.taints);
+    let taints: Vec<Value> = there.map(|taint| json!(taint)).chain([taint()]).collect();
+    let patch = json!({"spec": {"template": {"taints": taints}}});
+    format!(
+        "NodeClass {NAME} stays without the taint {}:NoSchedule, which keeps pods of other nodes away; to add the taint: kubectl patch nodeclass {NAME} --type=merge -p '{patch}'",
+        taints::HOLLOW
+    )
 }
 
 /// The NodeSet as JSON.
@@ -105,7 +158,7 @@ pub(crate) fn version(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube_node_api::{NodeClass, NodeSet};
+    use kube_node_api::NodeSet;
 
     fn kind(node_controller: Option<NodeController>, version: Option<&str>, image: Option<&str>) -> Kind {
         let [kubemark_version, image] = [version, image].map(|text| text.map(str::to_owned));
@@ -145,6 +198,34 @@ mod tests {
         assert_eq!(kind.class(true)["spec"]["template"]["taints"], json!([taint]));
         kind.no_taint = true;
         assert!(kind.class(true)["spec"].get("template").is_none());
+    }
+
+    #[test]
+    fn given_arguments_change_an_existing_class_and_defaults_do_not() {
+        let class = |kind: &Kind, is_beside_others| -> NodeClass {
+            serde_json::from_value(kind.class(is_beside_others)).unwrap()
+        };
+        let change = |kind: &Kind, class: &NodeClass| Some(kind.change(class)?["spec"].clone());
+        let mut hollow = kind(None, None, None);
+        let mut edited = class(&hollow, false);
+        edited.spec.machine_type = Some("mine".to_owned());
+        assert_eq!(change(&hollow, &edited), None);
+        let kubemark = kind(None, Some("v1.36.3"), None);
+        let there = class(&kubemark, false);
+        assert_eq!(change(&kubemark, &there), None);
+        let newer = kind(None, Some("v1.36.4"), None);
+        let image = "registry.k8s.io/kubemark:v1.36.4";
+        assert_eq!(
+            change(&newer, &there),
+            Some(json!({"provisioning": {"kubelet": {"version": "v1.36.4"}}, "kubemark": {"image": image}}))
+        );
+        assert_eq!(change(&kind(Some(NodeController::Kubemark), None, None), &there), None);
+        let tainted = class(&hollow, true);
+        assert_eq!(change(&hollow, &tainted), None);
+        hollow.no_taint = true;
+        assert_eq!(change(&hollow, &tainted), Some(json!({"template": {"taints": []}})));
+        let text = untainted(&edited);
+        assert!(text.ends_with(r#"-p '{"spec":{"template":{"taints":[{"effect":"NoSchedule","key":"kube-node.io/hollow"}]}}}'"#), "{text}");
     }
 
     #[test]

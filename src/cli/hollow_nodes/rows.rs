@@ -7,7 +7,7 @@ use kube_ext::objects::list;
 use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODE_CONTROLLER, LABEL_NODESET};
 use serde::Serialize;
 
-use super::NAME;
+use super::objects::NodeController;
 
 /// A Node as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,17 +22,20 @@ pub(crate) struct Row {
     pub(super) version: String,
     pub(super) runtime: String,
     pub(super) node_controller: String,
+    /// NodeSet of the Node; empty for a Node without one.
+    pub(super) node_set: String,
     pub(super) address: String,
     /// Reason why the Node is not Ready or is delayed; empty if neither.
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// Nodes of our NodeSet, sorted by name.
+/// All hollow and kubemark Nodes, sorted by name.
 pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
     let api = Api::<Node>::all(client.clone());
-    let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={NAME}"));
-    let nodes = list(&api, &format!("the Nodes of NodeSet {NAME}"), &of_set).await?;
+    let [hollow, kubemark] = [NodeController::Hollow, NodeController::Kubemark].map(NodeController::name);
+    let ours = ListParams::default().labels(&format!("{LABEL_NODE_CONTROLLER} in ({hollow}, {kubemark})"));
+    let nodes = list(&api, "Nodes", &ours).await?;
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
@@ -66,6 +69,7 @@ pub(crate) fn row(node: &Node) -> Row {
         version: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
         runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
         node_controller: node.labels().get(LABEL_NODE_CONTROLLER).cloned().unwrap_or_default(),
+        node_set: node.labels().get(LABEL_NODESET).cloned().unwrap_or_default(),
         address: address.map(|address| address.address.clone()).unwrap_or_default(),
         reason: cause.and_then(|cause| cause.reason.clone()).unwrap_or_default(),
         message: cause.and_then(|cause| cause.message.clone()).unwrap_or_default(),

@@ -8,6 +8,7 @@ use kube::{
 };
 use kube_ext::{call::call, process::print_line};
 use kube_node_api::NodeSet;
+use local_cluster::counted;
 use serde_json::json;
 
 use super::{NAME, OptionalWait, read_set, replicas};
@@ -31,7 +32,11 @@ impl Scale {
         let patch = Patch::Merge(json!({ "spec": { "replicas": self.nodes } }));
         let (sets, params) = (Api::<NodeSet>::all(client.clone()), PatchParams::default());
         call(format_args!("scale NodeSet {NAME}"), sets.patch_scale(NAME, &params, &patch)).await?;
-        print_line(format_args!("NodeSet {NAME}: from {} to {} nodes", before.spec.replicas, self.nodes));
+        print_line(format_args!(
+            "NodeSet {NAME}: from {} to {}",
+            before.spec.replicas,
+            counted(self.nodes, "node")
+        ));
         self.wait.until_ready(client).await
     }
 }

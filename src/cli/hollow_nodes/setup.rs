@@ -57,7 +57,7 @@ impl Setup {
         if let Some(DryRun::Client) = self.dry_run {
             return self.print();
         }
-        let client = self.cluster.client().await?;
+        let client = self.cluster.client_to_write().await?;
         let version = call("ask the API server for its version", client.apiserver_version()).await?;
         if let Some(warning) = kubernetes_version::check(&version)? {
             print_note(format_args!("note: {warning}"));

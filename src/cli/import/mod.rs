@@ -76,7 +76,7 @@ impl Import {
             super::print_note(format_args!("note: {text}"));
         }
         let (nodes, sets, classes) = (machine_templates.len(), sets.len(), classes.len());
-        super::print_note(format_args!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses"));
+        super::print_note(format_args!("nodes: {nodes}, NodeSets: {sets}, NodeClasses: {classes}"));
         Ok(())
     }
 

@@ -11,19 +11,19 @@ use super::access::Change;
 use crate::set_status::name;
 
 /// Pauses the rollout.
-pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
-    ensure!(!is_paused(set), "nodesets.kube-node.io {:?} is already paused", name(set));
-    Ok(change(set, "paused", Some(json!({"spec": {"paused": true}}))))
+pub(super) fn pause(set: &NodeSet) -> Change {
+    if is_paused(set) {
+        return change(set, "is paused already", None);
+    }
+    change(set, "paused", Some(json!({"spec": {"paused": true}})))
 }
 
 /// Resumes a rollout that was paused or has halted itself. `now` is the API server's time.
-pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
+pub(super) fn resume(set: &NodeSet, now: Timestamp) -> Change {
     let halted = halted_at(set);
-    ensure!(
-        is_paused(set) || halted.is_some(),
-        "nodesets.kube-node.io {:?} is not paused, and no rollout of it that halted itself is to be resumed",
-        name(set)
-    );
+    if !is_paused(set) && halted.is_none() {
+        return change(set, "is neither paused nor halted", None);
+    }
     let mut patch = json!({});
     if is_paused(set) {
         patch["spec"]["paused"] = Value::Null;
@@ -33,7 +33,7 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
         let after = now.max(next_second(halted));
         patch["metadata"]["annotations"][names::ANNOTATION_RESUMED_AT] = json!(written(after));
     }
-    Ok(change(set, "resumed", Some(patch)))
+    change(set, "resumed", Some(patch))
 }
 
 /// Requests the replacement of every Node created before `at`, a whole second by the API server's clock.
@@ -156,26 +156,33 @@ pub(super) mod tests {
 
     #[test]
     fn a_set_is_paused_once() {
-        let change = pause(&set(&json!({}))).unwrap();
+        let change = pause(&set(&json!({})));
         assert_eq!(change.message, "nodeset.kube-node.io/workers paused");
         assert_eq!(change.patch, Some(json!({"spec": {"paused": true}})));
-        assert!(pause(&set(&json!({"spec": {"paused": false}}))).is_ok());
+        assert!(pause(&set(&json!({"spec": {"paused": false}}))).patch.is_some());
         let paused = set(&json!({"spec": {"paused": true}}));
-        assert_eq!(refusal(pause(&paused)), "nodesets.kube-node.io \"workers\" is already paused");
+        let again = pause(&paused);
+        assert_eq!(
+            (again.patch, again.message.as_str()),
+            (None, "nodeset.kube-node.io/workers is paused already")
+        );
     }
 
     #[test]
-    fn what_nobody_stopped_is_not_resumed() {
-        let said = refusal(resume(&set(&json!({})), now()));
-        assert!(said.contains("\"workers\" is not paused"), "{said}");
-        let change = resume(&set(&json!({"spec": {"paused": true}})), now()).unwrap();
+    fn a_rollout_that_goes_on_needs_no_resume() {
+        let nothing = resume(&set(&json!({})), now());
+        assert_eq!(
+            (nothing.patch, nothing.message.as_str()),
+            (None, "nodeset.kube-node.io/workers is neither paused nor halted")
+        );
+        let change = resume(&set(&json!({"spec": {"paused": true}})), now());
         assert_eq!(change.patch, Some(json!({"spec": {"paused": null}})));
         assert_eq!(change.message, "nodeset.kube-node.io/workers resumed");
     }
 
     #[test]
     fn a_rollout_that_halted_itself_is_resumed_by_a_time_after_that() {
-        let resumed = |halt, now| resume(&set(&halted(halt)), now).unwrap().patch;
+        let resumed = |halt, now| resume(&set(&halted(halt)), now).patch;
         let at = |second: u8| {
             Some(
                 json!({"metadata": {"annotations": {names::ANNOTATION_RESUMED_AT: format!("2026-01-02T03:04:{second:02}Z")}}}),
@@ -195,11 +202,11 @@ pub(super) mod tests {
         // A second resume before the operator has reconciled the first.
         let mut twice = halted(1);
         merge(&mut twice, &at(5).unwrap());
-        assert!(refusal(resume(&set(&twice), now())).contains("no rollout of it that halted"));
+        assert_eq!(resume(&set(&twice), now()).patch, None);
         // A paused and halted rollout: resume ends both.
         let mut both = halted(1);
         merge(&mut both, &json!({"spec": {"paused": true}}));
-        let patch = resume(&set(&both), now()).unwrap().patch.unwrap();
+        let patch = resume(&set(&both), now()).patch.unwrap();
         assert!(patch["spec"]["paused"].is_null() && patch["metadata"]["annotations"].is_object(), "{patch}");
     }
 

@@ -59,6 +59,11 @@ struct Namespace {
 }
 
 impl Rollout {
+    /// Returns true if the command changes the NodeSet.
+    pub(super) const fn is_writing(&self) -> bool {
+        !matches!(self.action, Action::Status(_) | Action::History(_))
+    }
+
     /// Runs the command.
     pub async fn run(self, client: &Client) -> anyhow::Result<()> {
         let message = match self.action {
@@ -70,10 +75,12 @@ impl Rollout {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 access::change_set(client, &name, |set| change::restart(set, at)).await?
             }
-            Action::Pause(Set { name }) => access::change_set(client, &name, change::pause).await?,
+            Action::Pause(Set { name }) => {
+                access::change_set(client, &name, |set| Ok(change::pause(set))).await?
+            }
             Action::Resume(Set { name }) => {
                 let now = server_time(client).await?;
-                access::change_set(client, &name, |set| change::resume(set, now)).await?
+                access::change_set(client, &name, |set| Ok(change::resume(set, now))).await?
             }
         };
         super::print_line(message);

@@ -25,8 +25,14 @@ const REMEDY: &str =
     "install them (on Debian and Ubuntu tests/real-node/install.sh of kube-node's repository does)";
 /// Oldest containerd release that reads the node's configuration.
 const MINIMUM: (u32, u32) = (2, 0);
-/// Tools that kube-node, kube-proxy and the plugins call.
-const TOOLS: [&str; 4] = ["ip", "nft", "unshare", "nsenter"];
+/// Tools that kube-node, kube-proxy and the plugins call: name, the argument for the version, and the project in the answer.
+/// Programs of these names of other projects, such as busybox, lack arguments that a node needs.
+const TOOLS: [(&str, &str, &str); 4] = [
+    ("ip", "-V", "iproute2"),
+    ("nft", "--version", "nftables"),
+    ("unshare", "--version", "util-linux"),
+    ("nsenter", "--version", "util-linux"),
+];
 /// Folders of root's programs, some of which are not on a user's PATH.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -78,12 +84,7 @@ impl Programs {
         );
         let built = Binaries::runtime_cache_dir()?;
         let path = format!("{}:{ROOT_PATH}", env::var("PATH").unwrap_or_default());
-        let missing: Vec<_> = TOOLS.into_iter().filter(|tool| search(tool, &path).is_none()).collect();
-        ensure!(
-            missing.is_empty(),
-            "a real node needs {}, which this machine lacks: {REMEDY}",
-            missing.join(", ")
-        );
+        check_tools(&path)?;
         let (containerd, ctr, path) = match &options.containerd {
             Some(containerd) => {
                 checked("--containerd", containerd)?;
@@ -145,6 +146,28 @@ fn absent(flag: &str, path: &Path) -> String {
     format!("{flag}: there is no program {}", path.display())
 }
 
+/// Checks that each tool is on the PATH and is the one that a node needs.
+fn check_tools(path: &str) -> anyhow::Result<()> {
+    let missing: Vec<_> =
+        TOOLS.iter().filter(|(name, ..)| search(name, path).is_none()).map(|(name, ..)| *name).collect();
+    ensure!(
+        missing.is_empty(),
+        "a real node needs {}, which this machine lacks: {REMEDY}",
+        missing.join(", ")
+    );
+    for (name, argument, project) in TOOLS {
+        let Some(program) = search(name, path) else { continue };
+        let output = Command::new(&program).arg(argument).output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        ensure!(
+            String::from_utf8_lossy(&output.stdout).contains(project),
+            "a real node needs {name} of {project}, and {} is another program, such as busybox: {REMEDY}",
+            program.display()
+        );
+    }
+    Ok(())
+}
+
 fn search(name: &str, path: &str) -> Option<PathBuf> {
     env::split_paths(path).map(|dir| dir.join(name)).find(|file| file.is_absolute() && is_executable(file))
 }
@@ -166,6 +189,8 @@ fn check_version(containerd: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     #[test]
@@ -177,6 +202,34 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(built_for(&options), ["runc"]);
+    }
+
+    #[test]
+    fn tools_of_other_projects_are_refused_by_name() {
+        let dir = env::temp_dir().join(format!("kube-node-tools-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.display().to_string();
+        let write = |name: &str, answer: &str| {
+            // Written beside: a program that is open for writing cannot run.
+            let file = dir.join(format!("{name}.new"));
+            fs::write(&file, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::rename(&file, dir.join(name)).unwrap();
+        };
+        let error = || check_tools(&path).unwrap_err().to_string();
+        assert!(error().starts_with("a real node needs ip, nft, unshare, nsenter, which this machine lacks"));
+        write("ip", "ip utility, iproute2-6.15.0, libbpf 1.5.0");
+        write("nft", "nftables v1.1.3 (Commodore Bullmoose #4)");
+        write("nsenter", "nsenter from util-linux 2.41");
+        write("unshare", "unshare: unrecognized option: version");
+        let said = error();
+        assert!(
+            said.starts_with("a real node needs unshare of util-linux, and ") && said.contains("busybox"),
+            "{said}"
+        );
+        write("unshare", "unshare from util-linux 2.41");
+        check_tools(&path).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
