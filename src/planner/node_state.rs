@@ -7,7 +7,6 @@ use kube_node_api::time::{after, left};
 
 use super::rollout::AwaitedNode;
 
-use super::rollout::AwaitedNode;
 /// Time for which a disruption budget may hold up a drain before the set is degraded.
 const MOMENTS: Duration = Duration::from_secs(10);
 
@@ -86,12 +85,6 @@ impl NodeState<'_> {
             }
             _ => Duration::ZERO,
         }
-    }
-
-    /// The Node as one that a rollout waits for.
-    pub(super) fn awaited(&self) -> AwaitedNode {
-        let ready_changed = self.ready_since.or(self.unready_since).filter(|_| self.initialized);
-        AwaitedNode { created: self.created, ready_changed }
     }
 
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.
