@@ -14,7 +14,7 @@ use kube::{
 };
 use kube_node_api::{
     NodeClass,
-    names::{FINALIZER_IN_USE, GROUP},
+    names::{FINALIZER_IN_USE, GROUP, LABEL_REVISION},
 };
 use serde_json::json;
 
@@ -92,6 +92,20 @@ async fn deletion_fails(own: &Fixture, node: &str, is_so: impl Fn(&kube::Error) 
         own.nodes.delete(node, &dry).await.err().filter(|error| is_so(error)).map(drop)
     })
     .await;
+}
+
+/// Refuses to create the Nodes of the set, and waits until the API server does.
+async fn creations_fail(own: &Fixture) -> Policy {
+    let expression = format!("!object.metadata.name.startsWith('{}-')", own.name);
+    let policy = Policy::refuse(own, ("", "nodes"), &["CREATE"], &expression).await;
+    eventually("the policy works", LONG, async || {
+        let node = json!({"metadata": {"name": format!("{}-x", own.name)}});
+        let tried = create(&own.nodes, node).await;
+        delete(&own.nodes, &format!("{}-x", own.name), PropagationPolicy::Background).await;
+        tried.err().filter(is_by_policy).map(drop)
+    })
+    .await;
+    policy
 }
 
 #[tokio::test]
@@ -322,20 +336,38 @@ async fn a_class_gives_its_sets_no_more_nodes_than_its_limit() {
 #[tokio::test]
 async fn what_is_refused_of_a_set_is_an_event_of_it() {
     let own = Fixture::without_set(&CLUSTER, "refused-create", class_spec()).await;
-    let expression = format!("!object.metadata.name.startsWith('{}-')", own.name);
-    let policy = Policy::refuse(&own, ("", "nodes"), &["CREATE"], &expression).await;
-    eventually("the policy works", LONG, async || {
-        let node = json!({"metadata": {"name": format!("{}-x", own.name)}});
-        let tried = create(&own.nodes, node).await;
-        delete(&own.nodes, &format!("{}-x", own.name), PropagationPolicy::Background).await;
-        tried.err().filter(is_by_policy).map(drop)
-    })
-    .await;
+    let policy = creations_fail(&own).await;
     own.create_set(50, json!({})).await;
     let message = own.set_says("Degraded", "True", "CreateFailed").await;
     assert!(message.contains("not while somebody looks"), "{message}");
     eventually("an event", LONG, async || own.event_of(&own.name, "CreateFailed").await).await;
     policy.lift().await;
     own.settled(50).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_refused_creation_leaves_the_status_of_a_set_without_a_revision() {
+    let own = Fixture::new(&CLUSTER, "refused-held", 1, class_spec()).await;
+    own.settled(1).await;
+    let policy = creations_fail(&own).await;
+    // A paused set makes Nodes of the revision that works.
+    own.patch_set(json!({"spec": {"paused": true}})).await;
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "64"}}})).await;
+    own.set_says("Progressing", "False", "Paused").await;
+    own.patch_set(json!({"spec": {"replicas": 3}})).await;
+    own.set_says("Degraded", "True", "CreateFailed").await;
+    own.patch_set(json!({"spec": {"revision": "v1-0000000000"}})).await;
+    own.set_says("Degraded", "True", "RevisionNotFound").await;
+    eventually("the status has no failure of a creation", LONG, async || {
+        waits(&own, "CreateFailed").await.is_empty().then_some(())
+    })
+    .await;
+    policy.lift().await;
+    own.patch_set(json!({"spec": {"revision": null}})).await;
+    let nodes = own.settled(3).await;
+    let revisions: std::collections::HashSet<_> =
+        nodes.iter().map(|node| node.metadata.labels.as_ref().unwrap()[LABEL_REVISION].clone()).collect();
+    assert_eq!(revisions.len(), 1, "all have the revision that works");
     own.clean_up().await;
 }
