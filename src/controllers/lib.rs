@@ -196,6 +196,7 @@ mod tests {
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
             expectations: Mutex::default(),
+            foreign_times: Mutex::default(),
             drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), "test", &registry).unwrap(),
             metrics: Metrics::register(&registry).unwrap(),

@@ -30,6 +30,8 @@ pub(super) fn is_same(old: &NodeView, new: &NodeView, unhealthy: &[UnhealthyCond
         boot_id: _,
         internal_ip: _,
         kubelet_port: _,
+        machine: _,
+        amounts: _,
     } = new;
     *uid == old.uid
         && (*created, *deleted_at, *unschedulable) == (old.created, old.deleted_at, old.unschedulable)
