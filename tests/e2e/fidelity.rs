@@ -2,7 +2,10 @@
 
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{ConfigMap, ContainerState, ContainerStatus, Event, PersistentVolumeClaim, Pod, Secret},
+    core::v1::{
+        ConfigMap, ContainerState, ContainerStateTerminated, ContainerStatus, Event, PersistentVolumeClaim,
+        Pod, Secret,
+    },
 };
 use kube::{
     Api,
@@ -244,9 +247,8 @@ async fn a_job_with_sidecars_completes_and_one_with_a_deadline_does_not() {
     let ends: Vec<_> = all.filter_map(|container| container.state?.terminated).collect();
     assert_eq!(ends.iter().map(|end| end.exit_code).collect::<Vec<_>>(), [0, 143, 143, 0], "{ends:?}");
     let [first, beside, later, main] = [0, 1, 2, 3].map(|at| &ends[at]);
-    type End = k8s_openapi::api::core::v1::ContainerStateTerminated;
-    let began = |end: &End| end.started_at.as_ref().unwrap().0;
-    let ended = |end: &End| end.finished_at.as_ref().unwrap().0;
+    let began = |end: &ContainerStateTerminated| end.started_at.as_ref().unwrap().0;
+    let ended = |end: &ContainerStateTerminated| end.finished_at.as_ref().unwrap().0;
     let two_seconds = jiff::SignedDuration::from_secs(2);
     assert_eq!(ended(first).duration_since(began(first)), two_seconds);
     assert!(began(beside) >= ended(first), "containers start one after another");

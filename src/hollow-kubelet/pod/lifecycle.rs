@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube_node_api::time;
+use kube_node_api::{ContainerDefaults, time};
 use kube_node_cache::{
-    CONFIG_ERROR, Container, ContainerState, ContainerView, InternedStr, PodStatus, PodView, Terminated,
-    intern,
+    CONFIG_ERROR, Container, ContainerState, ContainerView, InternedStr, PodSpecView, PodStatus, PodView,
+    Terminated, intern,
 };
 
 use super::{
@@ -77,19 +77,7 @@ pub fn advance_pod(
         Some(reboot) => reboot.has_begun(regulars.iter()),
         None => regulars.iter().any(has_begun),
     };
-    // Exit code of a container that does not start again.
-    let ended_with = |container: &Container, view: &ContainerView, role| {
-        let ContainerState::Terminated(end) = &view.state else { return None };
-        let script = Script::of(spec, container, role, context.defaults);
-        Some(end.exit_code).filter(|code| !script.restarts_after(*code))
-    };
-    let mut all = spec.init_containers.iter().zip(&*inits).filter(|(init, _)| !init.is_sidecar());
-    let is_over = all.any(|(init, view)| ended_with(init, view, Role::Init).is_some_and(|code| code != 0))
-        || spec
-            .containers
-            .iter()
-            .zip(&*regulars)
-            .all(|(regular, view)| ended_with(regular, view, Role::Regular).is_some());
+    let is_over = is_over(spec, (&*inits, &*regulars), context.defaults);
     let mut again = None;
     // True if the next container may start, and the earliest time for that.
     let (mut is_open, mut due) = (true, start_time);
@@ -149,6 +137,25 @@ pub fn advance_pod(
         status.pod_ip.clone_from(&status.host_ip);
     }
     (status, again)
+}
+
+/// Returns true if a pod is over except for its sidecars: an init container has failed for good, or all regular containers
+/// have ended for good.
+fn is_over(
+    spec: &PodSpecView,
+    (inits, regulars): (&[ContainerView], &[ContainerView]),
+    defaults: &ContainerDefaults,
+) -> bool {
+    // Exit code of a container that does not start again.
+    let ended_with = |container: &Container, view: &ContainerView, role| {
+        let ContainerState::Terminated(end) = &view.state else { return None };
+        let script = Script::of(spec, container, role, defaults);
+        Some(end.exit_code).filter(|code| !script.restarts_after(*code))
+    };
+    let mut inits = spec.init_containers.iter().zip(inits).filter(|(init, _)| !init.is_sidecar());
+    let mut regulars = spec.containers.iter().zip(regulars);
+    inits.any(|(init, view)| ended_with(init, view, Role::Init).is_some_and(|code| code != 0))
+        || regulars.all(|(regular, view)| ended_with(regular, view, Role::Regular).is_some())
 }
 
 fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
