@@ -12,9 +12,7 @@ use hollow_kubelet::{Hollow, MachineSpec, RESTART};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use kube::{Api, Client, Config, api::PostParams, runtime::watcher};
 use kube_ext::telemetry::{self, LogFormat};
-use kube_node_api::{
-    ContainerDefaults, FailureMode, Failures, GoDuration, Resources, machine_files::MachineSettings, names,
-};
+use kube_node_api::{FailureMode, Failures, GoDuration, Resources, machine_files::MachineSettings, names};
 use kube_node_cache::{Cache, NodeView, PodView};
 use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde_json::json;
@@ -157,6 +155,6 @@ fn machine(node: &NodeView, args: &Args) -> MachineSpec {
         kubelet_version: "v1.36.3".to_owned(),
         container_runtime: "containerd://2.1.0".to_owned(),
         ip: None,
-        settings: MachineSettings { failures, containers: ContainerDefaults::default() },
+        settings: MachineSettings { failures, ..MachineSettings::default() },
     }
 }

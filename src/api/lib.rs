@@ -22,9 +22,9 @@ pub use architecture::ARCHITECTURE;
 pub use crds::crds;
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{
-    ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowLoad, HollowMachine,
-    KubeletSource, KubemarkMachine, NodeClass, NodeClassLimits, NodeClassSpec, NodeClassStatus, PodEvents,
-    ProvisionedFile, Provisioning,
+    ContainerDefaults, ContainerRuntime, CsiNodeCreation, FailureMode, Failures, FileSource, HollowLoad,
+    HollowMachine, KubeletSource, KubemarkMachine, NodeClass, NodeClassLimits, NodeClassSpec,
+    NodeClassStatus, PodEvents, ProvisionedFile, Provisioning,
 };
 pub use node_set::{
     Autoscaling, AutoscalingOptions, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation,

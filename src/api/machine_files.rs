@@ -42,4 +42,7 @@ pub struct MachineSettings {
     /// Container behaviour where the pod does not override it.
     #[serde(default)]
     pub containers: ContainerDefaults,
+    /// True to create the `CSINode` of the Node before the cluster has a `CSIDriver`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub csi_node: bool,
 }

@@ -307,8 +307,21 @@ pub struct HollowMachine {
     pub hosts: Option<String>,
     /// Load of the machines on the API server; `Shared` when absent.
     pub load: Option<HollowLoad>,
+    /// Creation of the Nodes' `CSINode` objects; `WithDrivers` when absent.
+    pub csi_node: Option<CsiNodeCreation>,
     /// Defaults for the containers of the machines' pods.
     pub containers: Option<ContainerDefaults>,
+}
+
+/// Creation of a Node's `CSINode`, which a kubelet creates when it starts: as soon as the cluster has a
+/// `CSIDriver` (`WithDrivers`, when absent), since nobody reads the object before, or in any case (`Always`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CsiNodeCreation {
+    /// Once the cluster has a `CSIDriver`.
+    #[default]
+    WithDrivers,
+    /// As soon as the machine starts.
+    Always,
 }
 
 /// Load of a hollow machine on the API server: that of one of many machines that share an identity, a

@@ -26,5 +26,5 @@ pub fn settings(
     let of_set = set.and_then(|set| set.spec.class_overrides.as_ref()?.failures.clone());
     let failures = of_set.or_else(|| class?.failures.clone());
     let containers = machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
-    MachineSettings { failures, containers }
+    MachineSettings { failures, containers, csi_node: machine.needs_csi_node() }
 }

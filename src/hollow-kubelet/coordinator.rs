@@ -6,7 +6,7 @@
 //! to another.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -22,6 +22,7 @@ use super::{
     DedicatedClient, MachineSpec, MachineState, boot,
     clock::Clock,
     cpu_counter::CpuCounter,
+    csi_node::CsiNode,
     endpoint::{Endpoint, Endpoints},
     event_recorder::EventRecorder,
     kubelet::Kubelet,
@@ -56,6 +57,8 @@ pub struct Coordinator {
     pub watchers: Vec<UnboundedSender<MachineState>>,
     /// Last renewal time of each Lease by an earlier process, by Node name; removed as machines are created.
     pub renewed_before: HashMap<String, Timestamp>,
+    /// Names of the `CSINodes` that were there when the first `CSIDriver` was seen; None before.
+    csi_nodes: Option<HashSet<String>>,
     nodes: Arc<Cache<NodeView>>,
 }
 
@@ -74,6 +77,7 @@ impl Coordinator {
             settings: Vec::new(),
             watchers: Vec::new(),
             renewed_before: HashMap::new(),
+            csi_nodes: None,
             nodes,
         }
     }
@@ -122,8 +126,8 @@ impl Coordinator {
             dedicated: None,
         };
         self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
-        let (lease, status) = (NodeLease::default(), NodeStatus::default());
-        self.kubelets.insert(uid, Kubelet { machine, lease, status });
+        let (lease, status, csi_node) = <(NodeLease, NodeStatus, CsiNode)>::default();
+        self.kubelets.insert(uid, Kubelet { machine, lease, status, csi_node });
         if let Some(view) = self.nodes.get(&node) {
             self.update_node(&view, now);
         }
@@ -151,7 +155,19 @@ impl Coordinator {
         machine.settings = shared(&mut self.settings, settings);
         lease.enqueue(&uid, machine, &mut self.schedule, now);
         self.schedule.enqueue(Priority::Status, &uid, now.at);
+        self.schedule.enqueue(Priority::CsiNode, &uid, now.at);
         self.pods.enqueue_of(&machine.node, &mut self.schedule, now);
+    }
+
+    /// Creates the `CSINode` of every machine, except those that exist.
+    pub fn want_csi_nodes(&mut self, existing: HashSet<String>, now: Clock) {
+        for (uid, Kubelet { machine, csi_node, .. }) in &mut self.kubelets {
+            if existing.contains(&*machine.node) {
+                csi_node.found();
+            }
+            self.schedule.enqueue(Priority::CsiNode, uid, now.at);
+        }
+        self.csi_nodes = Some(existing);
     }
 
     /// Deletes a machine. Its pods are left to the API server.
@@ -247,6 +263,11 @@ impl Coordinator {
                 lease.prepare(uid, machine, &mut self.schedule, now)
             }
             Priority::Status => self.prepare_status(uid, now),
+            Priority::CsiNode => {
+                let Kubelet { machine, csi_node, .. } = self.kubelets.get(uid)?;
+                let is_wanted = self.csi_nodes.is_some() || machine.settings.csi_node;
+                is_wanted.then(|| csi_node.prepare(uid, machine, &mut self.schedule, now))?
+            }
             Priority::Pod => return self.prepare_pod(uid, now),
             Priority::Event => {
                 let is_silent = |node: &str| {
@@ -260,7 +281,7 @@ impl Coordinator {
     }
 
     fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
-        let Kubelet { machine, lease, status } = self.kubelets.get_mut(uid)?;
+        let Kubelet { machine, lease, status, .. } = self.kubelets.get_mut(uid)?;
         let view = Arc::clone(machine.view.as_ref()?);
         // A machine that got no port tries again as often as it writes its full status.
         if machine.endpoint.is_unserved()
@@ -333,6 +354,10 @@ impl Coordinator {
                     status.conclude((uid, &machine.node), &self.nodes, schedule, answer, now);
                 }
             }
+            Priority::CsiNode => {
+                let Some(Kubelet { machine, csi_node, .. }) = self.kubelets.get_mut(uid) else { return };
+                csi_node.conclude(uid, machine, schedule, answer, now);
+            }
             Priority::Pod => self.pods.conclude(uid, answer, schedule, now),
             Priority::Event => self.events.conclude(answer, schedule, now),
         }
@@ -351,6 +376,10 @@ impl Coordinator {
             // and before it where there is room: the NodeController removes the startup taint only with both,
             // and the sooner it acts, the fewer other writes come first.
             kubelet.lease.enqueue(uid, &kubelet.machine, &mut self.schedule, now);
+            if self.csi_nodes.as_mut().is_some_and(|existing| existing.remove(&*view.name)) {
+                kubelet.csi_node.found();
+            }
+            self.schedule.enqueue(Priority::CsiNode, uid, now.at);
         }
         kubelet.machine.view = Some(Arc::clone(view));
         self.schedule.enqueue(Priority::Status, uid, now.at);
@@ -361,9 +390,10 @@ impl Coordinator {
         self.unclaim(view);
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         self.cancel(&uid);
-        if let Some(Kubelet { machine, lease, .. }) = self.kubelets.get_mut(&uid) {
+        if let Some(Kubelet { machine, lease, csi_node, .. }) = self.kubelets.get_mut(&uid) {
             machine.view = None;
             *lease = NodeLease::default();
+            *csi_node = CsiNode::default();
             self.endpoints.close(&mut machine.endpoint, None);
         }
     }
@@ -388,7 +418,9 @@ impl Coordinator {
 
     /// Cancels the jobs of a machine.
     fn cancel(&mut self, uid: &Arc<str>) {
-        for priority in [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status] {
+        for priority in
+            [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status, Priority::CsiNode]
+        {
             self.schedule.cancel(priority, uid);
         }
     }

@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
     use crate::{Hollow, MachineSpec, RESTART};
-    use kube_node_api::{ContainerDefaults, Resources, machine_files::MachineSettings};
+    use kube_node_api::{Resources, machine_files::MachineSettings};
     use kube_node_cache::{Cache, NodeView, PodView};
 
     fn spec(name: &str) -> MachineSpec {
@@ -115,7 +115,7 @@ mod tests {
             kubelet_version: String::new(),
             container_runtime: String::new(),
             ip: None,
-            settings: MachineSettings { failures: None, containers: ContainerDefaults::default() },
+            settings: MachineSettings::default(),
         }
     }
 

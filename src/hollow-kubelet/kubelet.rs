@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use kube_node_cache::{Cache, NodeView, PodView};
 
 use super::{
-    MachineState, boot, clock::Clock, machine::Machine, node_lease::NodeLease, node_status::NodeStatus,
-    served_machine::ServedMachine,
+    MachineState, boot, clock::Clock, csi_node::CsiNode, machine::Machine, node_lease::NodeLease,
+    node_status::NodeStatus, served_machine::ServedMachine,
 };
 
 /// Kubelet of one machine.
@@ -15,6 +15,7 @@ pub struct Kubelet {
     pub machine: Machine,
     pub lease: NodeLease,
     pub status: NodeStatus,
+    pub csi_node: CsiNode,
 }
 
 impl Kubelet {
@@ -40,7 +41,7 @@ impl Kubelet {
 
     /// Takes over what an earlier process left on the Node and on its Lease, last renewed at `renewed`.
     pub fn take_over(&mut self, uid: &str, view: &NodeView, renewed: Option<Timestamp>, now: Clock) {
-        let Self { machine, lease, status } = self;
+        let Self { machine, lease, status, .. } = self;
         machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
         // A machine that is silent from the start has recorded no boot ID. Its boot time is the Node's
         // creation, so that the next process to run it computes the same.

@@ -15,6 +15,7 @@ pub mod capacity;
 mod clock;
 mod coordinator;
 mod cpu_counter;
+mod csi_node;
 mod dispatch;
 mod endpoint;
 mod event_recorder;
@@ -35,11 +36,11 @@ mod served_machine;
 pub mod server;
 mod shape;
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::HashSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
-use kube_ext::{call::ApiError, rate::Rate};
+use kube_ext::{call::ApiError, rate::Rate, watch::WatchError};
 use kube_node_api::{
     Resources,
     machine_files::{MachineDescription, MachineSettings},
@@ -160,6 +161,19 @@ impl Hollow {
         let renewed = node_lease::renewals(&self.shared.client).await?;
         self.shared.coordinator.lock().renewed_before = renewed;
         Ok(())
+    }
+
+    /// Creates the `CSINodes` of all machines once the cluster has a `CSIDriver`; until then by a watch that the process has for all
+    /// of them. An error is final: `CSINodes` are created only where the class asks for it.
+    pub async fn follow_csi_drivers(&self) -> Result<(), WatchError> {
+        let existing = csi_node::once_wanted(&self.shared.client).await?;
+        self.shared.change(|coordinator, now| coordinator.want_csi_nodes(existing, now));
+        Ok(())
+    }
+
+    /// Creates the `CSINodes` of all machines, whether or not the cluster has a `CSIDriver`.
+    pub fn create_csi_nodes(&self) {
+        self.shared.change(|coordinator, now| coordinator.want_csi_nodes(HashSet::new(), now));
     }
 
     /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.

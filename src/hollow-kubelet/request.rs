@@ -114,7 +114,7 @@ pub fn spread(time: Duration, least: f64) -> Duration {
 pub struct UnderWay {
     /// Lease renewals.
     pub renewals: usize,
-    /// Other writes of machines: Lease creations and node status.
+    /// Other writes of machines: creations of Leases and `CSINodes`, and node status.
     pub machines: usize,
     /// Writes of pods, events included.
     pub pods: usize,
@@ -125,7 +125,7 @@ impl UnderWay {
     pub fn of(&mut self, priority: Priority) -> &mut usize {
         match priority {
             Priority::Prompt | Priority::Renewal => &mut self.renewals,
-            Priority::Lease | Priority::Status => &mut self.machines,
+            Priority::Lease | Priority::Status | Priority::CsiNode => &mut self.machines,
             Priority::Pod | Priority::Event => &mut self.pods,
         }
     }

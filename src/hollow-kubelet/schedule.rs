@@ -59,10 +59,19 @@ pub enum Priority {
     Pod,
     /// Sending of queued events; one job for all of them.
     Event,
+    /// Creation of a machine's `CSINode`.
+    CsiNode,
 }
 
-const PRIORITIES: [Priority; 6] =
-    [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status, Priority::Pod, Priority::Event];
+const PRIORITIES: [Priority; 7] = [
+    Priority::Prompt,
+    Priority::Lease,
+    Priority::Renewal,
+    Priority::Status,
+    Priority::Pod,
+    Priority::Event,
+    Priority::CsiNode,
+];
 
 /// A due job.
 #[derive(Clone, Debug, PartialEq, Eq)]

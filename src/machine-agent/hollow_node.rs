@@ -81,6 +81,8 @@ impl HollowNode {
         let (hollow, kubelets) =
             Hollow::new(client.clone(), &nodes, &pods, hollow_kubelet::RESTART, &registry)?;
         let uid = machine.uid.clone();
+        // To the API server the machine is a kubelet.
+        hollow.create_csi_nodes();
         hollow.create(MachineSpec::new(machine, node_ip, settings), None);
         tasks.spawn(kubelets.run(shutdown.clone()));
 

@@ -23,6 +23,7 @@ use machine_identity::BootstrapClient;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{ApiServer, Caches, Options, TaskGroup};
@@ -104,6 +105,8 @@ pub(super) fn start(
     });
     let stop = tasks.shutdown().clone();
     tasks.spawn_until_done(kubelets.run(stop.clone()));
+    let csi_nodes = machines.clone();
+    tasks.spawn_until_done(follow_csi_drivers(csi_nodes, stop.clone()));
     let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
     let secrets = Secrets::new(client, &options.namespace);
@@ -130,6 +133,15 @@ pub(super) fn start(
         }
     });
     Ok(())
+}
+
+/// Creates `CSINodes` once the cluster has a `CSIDriver`.
+pub(super) async fn follow_csi_drivers(machines: Hollow, stop: CancellationToken) {
+    if let Some(Err(error)) = stop.run_until_cancelled(machines.follow_csi_drivers()).await {
+        warn!(error = chain(&error), "hollow nodes get no CSINodes, unless their class asks for them");
+    }
+    // A task that ends is an error.
+    stop.cancelled().await;
 }
 
 /// Waits until the Leases are read and all watches are in sync. Controllers must not start on a partial

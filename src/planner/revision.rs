@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::{
-    ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources,
+    ClassOverrides, CsiNodeCreation, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources,
     quantity::{self, ParseQuantityError},
 };
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,13 @@ impl ResolvedMachine {
     /// Label value of the hollow machine's API load; None if the machine has no such label.
     pub fn load(&self) -> Option<&'static str> {
         self.hollow.as_ref()?.load?.label()
+    }
+
+    /// Returns true if the hollow machine creates its `CSINode` in any case: the class asks for it, or the machine is to the API
+    /// server what a kubelet is.
+    pub fn needs_csi_node(&self) -> bool {
+        let asked = self.hollow.as_ref().and_then(|hollow| hollow.csi_node);
+        asked == Some(CsiNodeCreation::Always) || self.load().is_some()
     }
 
     /// Checks the resources: a set's overrides may contradict the class.

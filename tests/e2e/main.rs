@@ -9,6 +9,7 @@ mod commands;
 mod conformance;
 mod convert;
 mod credentials;
+mod csi_nodes;
 mod deletion;
 #[path = "../docs/mod.rs"]
 mod docs;

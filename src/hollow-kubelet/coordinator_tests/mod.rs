@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_ext::transport::Body;
-use kube_node_api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names};
+use kube_node_api::{FailureMode, Failures, GoDuration, Resources, names};
 use kube_node_cache::{Container, ContainerState, ContainerView, PodSpecView, PodStatus, PodView};
 use serde_json::Value;
 
 use super::*;
 
+mod csi_nodes;
 mod failures;
 mod machines;
 mod pods;
@@ -82,7 +83,7 @@ impl World {
             kubelet_version: "v1.36.3".to_owned(),
             container_runtime: "containerd://2.1.0".to_owned(),
             ip: None,
-            settings: MachineSettings { failures, containers: ContainerDefaults::default() },
+            settings: MachineSettings { failures, ..MachineSettings::default() },
         };
         self.coordinator.create(spec, self.start);
     }

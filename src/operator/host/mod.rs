@@ -26,7 +26,7 @@ use tracing::info;
 use self::reconciler::HostReconciler;
 use super::{
     Caches,
-    leader_tasks::in_sync,
+    leader_tasks::{follow_csi_drivers, in_sync},
     task_group::{TaskGroup, hold, leave},
 };
 use crate::hollow::InProcess;
@@ -102,6 +102,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
         tasks.serve_kubelets(&hollow, endpoints, &registry)?;
         let stop = tasks.shutdown().clone();
         tasks.spawn_until_done(kubelets.run(stop.clone()));
+        tasks.spawn_until_done(follow_csi_drivers(hollow.clone(), stop.clone()));
         let bootstrap = BootstrapClient {
             accounts: Api::namespaced(fenced.clone(), &machine_namespace),
             server: access.anonymous(),

@@ -53,7 +53,7 @@ const CUSTOM: Kind = Kind {
 };
 
 /// All kinds.
-pub const KINDS: [Kind; 18] = [
+pub const KINDS: [Kind; 19] = [
     Kind { plural: "nodes", kind: "Node", namespaced: false, status: true, ..BASE },
     Kind { plural: "pods", kind: "Pod", status: true, generation: true, returns_deleted: true, ..BASE },
     Kind { plural: "namespaces", kind: "Namespace", namespaced: false, status: true, ..BASE },
@@ -110,6 +110,7 @@ pub const KINDS: [Kind; 18] = [
     Kind { plural: "nodesets", kind: "NodeSet", ..CUSTOM },
     Kind { plural: "nodeclasses", kind: "NodeClass", ..CUSTOM },
     Kind { group: "storage.k8s.io", plural: "csinodes", kind: "CSINode", namespaced: false, ..BASE },
+    Kind { group: "storage.k8s.io", plural: "csidrivers", kind: "CSIDriver", namespaced: false, ..BASE },
 ];
 
 impl Kind {

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use k8s_pb::{
-    api::{coordination::v1::Lease, core::v1},
+    api::{coordination::v1::Lease, core::v1, storage::v1::CSINode},
     apimachinery::pkg::{
         apis::meta::v1::{
             ListMeta, ObjectMeta, PartialObjectMetadata, Status, StatusCause, StatusDetails, WatchEvent,
@@ -114,6 +114,9 @@ pub fn read(bytes: &[u8]) -> Option<Value> {
         "Node" => node(v1::Node::decode(&*raw).ok()?),
         "Lease" => lease(Lease::decode(&*raw).ok()?),
         "Event" => event(v1::Event::decode(&*raw).ok()?),
+        "CSINode" => {
+            json!({ "metadata": meta(CSINode::decode(&*raw).ok()?.metadata), "spec": { "drivers": null } })
+        }
         _ => return None,
     };
     prune(&mut object);

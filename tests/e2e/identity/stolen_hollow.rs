@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Node, Pod, Secret, ServiceAccount},
+    storage::v1::CSINode,
 };
 use kube::{
     Api, Client,
@@ -32,7 +33,7 @@ const POLICY: &str = "policy of kube-node";
 const RBAC: &str = "authorization";
 
 /// As in docs/security.md.
-const FORBIDDEN: [(&str, &str); 19] = [
+const FORBIDDEN: [(&str, &str); 21] = [
     ("delete a pod of a Node that is not hollow", POLICY),
     ("write the status of a pod of a Node that is not hollow", POLICY),
     ("delete a pod that no Node has", POLICY),
@@ -41,6 +42,8 @@ const FORBIDDEN: [(&str, &str); 19] = [
     ("the same with the label of hollow Nodes", POLICY),
     ("create the Lease of a Node that is not hollow", POLICY),
     ("write the status of a Node that is not hollow", POLICY),
+    ("create the CSINode of a Node that is not hollow", POLICY),
+    ("create a CSINode with drivers", POLICY),
     ("take the Lease by which operators elect their leader", POLICY),
     ("change a pod", RBAC),
     ("evict a pod", RBAC),
@@ -53,6 +56,15 @@ const FORBIDDEN: [(&str, &str); 19] = [
     ("request a token of the operator", RBAC),
     ("scale a NodeSet", RBAC),
 ];
+
+async fn create_csi_node(thief: &Client, name: &str, drivers: &Value) -> kube::Result<()> {
+    let csi_node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    Api::<CSINode>::all(thief.clone())
+        .create(&params, &serde_json::from_value(csi_node).unwrap())
+        .await
+        .map(drop)
+}
 
 /// One try, which changes nothing where it is let through.
 async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result<()> {
@@ -93,6 +105,11 @@ async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result
         "write the status of a Node that is not hollow" => {
             let change = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
             nodes.patch_status(REAL, &dry, &Patch::Strategic(change)).await.map(drop)
+        }
+        "create the CSINode of a Node that is not hollow" => create_csi_node(thief, REAL, &json!([])).await,
+        "create a CSINode with drivers" => {
+            let drivers = json!([{"name": "stolen.example.com", "nodeID": "a"}]);
+            create_csi_node(thief, "stolen-new", &drivers).await
         }
         "take the Lease by which operators elect their leader" => {
             let leases: Api<Lease> = Api::namespaced(thief.clone(), OPERATOR);
