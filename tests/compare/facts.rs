@@ -39,10 +39,14 @@ pub enum Aspect {
     Metadata,
     /// Capacity and allocatable of a Node.
     Resources,
+    /// A Node's `CSINode`.
+    CsiNode,
+    /// A Node's status some time after edits by another client.
+    Edits,
 }
 
 impl Aspect {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Phases,
         Self::Conditions,
         Self::Containers,
@@ -53,6 +57,8 @@ impl Aspect {
         Self::Lease,
         Self::Metadata,
         Self::Resources,
+        Self::CsiNode,
+        Self::Edits,
     ];
 
     pub fn name(self) -> &'static str {
@@ -67,6 +73,8 @@ impl Aspect {
             Self::Lease => "Lease",
             Self::Metadata => "metadata",
             Self::Resources => "resources",
+            Self::CsiNode => "CSINode",
+            Self::Edits => "edits",
         }
     }
 }

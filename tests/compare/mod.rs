@@ -97,8 +97,13 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
     tokio::time::sleep(QUIET).await;
 
     let mut all = facts_of_pods(&client, &record, &ran).await;
-    for place in &nodes.places {
-        all.insert((node::NAME, place.system), node::facts(&client, place).await);
+    // At rest, and some time after edits by another client.
+    let at_rest = join_all(nodes.places.iter().map(|place| node::facts(&client, place))).await;
+    let edited = join_all(nodes.places.iter().map(|place| node::edit(&client, place))).await;
+    tokio::time::sleep(node::REPAIRED).await;
+    for ((place, mut facts), before) in nodes.places.iter().zip(at_rest).zip(edited) {
+        facts.insert(facts::Aspect::Edits, node::facts_after_edits(&client, place, &before).await);
+        all.insert((node::NAME, place.system), facts);
     }
     keep(&dir, &record, &all);
     CLUSTER.down();
