@@ -299,7 +299,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 27);
+        assert_eq!(bindings, 28);
     }
 
     #[test]
