@@ -21,7 +21,9 @@ fn setup(cluster: &Cluster, flags: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
     let output = command.arg("setup").args(flags).env("KUBECONFIG", &cluster.kubeconfig).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", said(&output));
-    String::from_utf8(output.stderr).unwrap()
+    let printed = String::from_utf8(output.stderr).unwrap();
+    // The line that names the cluster.
+    printed.split_inclusive('\n').filter(|line| !line.starts_with("Cluster: ")).collect()
 }
 
 #[test]

@@ -167,8 +167,12 @@ fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
 fn terminated(pod: &PodView, spec: &Container, end: &Terminated, id: Option<&str>) -> Value {
     let Terminated { exit_code, reason, started, finished, .. } = end;
     let mut shown = json!({
-        "exitCode": exit_code, "reason": **reason, "startedAt": started, "finishedAt": finished, "containerID": id,
+        "exitCode": exit_code, "reason": **reason, "startedAt": started, "finishedAt": finished,
     });
+    // A container that never ran has none.
+    if let Some(id) = id {
+        shown["containerID"] = json!(id);
+    }
     match &**reason {
         reasons::UNKNOWN => {
             shown["message"] = json!("The container could not be located when the pod was terminated");
