@@ -77,17 +77,23 @@ pub async fn delete_of_machine(
     delete(cluster, one, |_| true).await
 }
 
-/// Deletes those of the selected Secrets that no machine and no Node needs.
+/// Deletes those of the selected Secrets that no machine and no Node needs, and notes those that only a Node needs: the Node may
+/// go without a machine.
 pub async fn search(
     cluster: &HostingCluster,
     labels: &str,
     nodes: &Cache<NodeView>,
+    left: &LeftSecrets,
 ) -> Result<(), ProviderError> {
     delete(cluster, ListParams::default().labels(labels), |secret| {
         let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
+        let has_pod = !cluster.pods.by_index(uid).is_empty();
         let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| nodes.get(name));
-        let needed = node.is_some_and(|node| &*node.uid == uid) || !cluster.pods.by_index(uid).is_empty();
-        !needed && nodes.in_sync()
+        let node = node.filter(|node| &*node.uid == uid);
+        if let Some(node) = node.as_ref().filter(|_| !has_pod) {
+            left.note(&secret.name_any(), &MachineId::of(node));
+        }
+        node.is_none() && !has_pod && nodes.in_sync()
     })
     .await
 }

@@ -358,7 +358,7 @@ impl KubemarkProvider {
         if !self.nodes.in_sync() || !cluster.is_search_due(SEARCH_INTERVAL) {
             return Ok(());
         }
-        left_secrets::search(cluster, &self.options.selector(), &self.nodes).await?;
+        left_secrets::search(cluster, &self.options.selector(), &self.nodes, &self.left).await?;
         cluster.searched();
         Ok(())
     }
