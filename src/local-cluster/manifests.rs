@@ -64,7 +64,7 @@ pub async fn install(client: &Client) -> anyhow::Result<()> {
 
 /// Gives hollow kubelets the right to see whether the objects exist that pods refer to, and to read them.
 pub(super) async fn allow_references(client: &Client) -> anyhow::Result<()> {
-    let objects = parse(REFERENCES.0, REFERENCES.1)?;
+    let objects = references()?;
     try_join_all(objects.iter().map(|manifest| apply_manifest(client, manifest))).await.map(drop)
 }
 
@@ -251,6 +251,11 @@ pub(super) fn crds() -> anyhow::Result<Vec<Manifest>> {
 /// Everything that [`install`] applies, in its order.
 pub(super) fn everything() -> anyhow::Result<Vec<Manifest>> {
     Ok([crds()?, all()?].concat())
+}
+
+/// What [`allow_references`] applies.
+pub(super) fn references() -> anyhow::Result<Vec<Manifest>> {
+    parse(REFERENCES.0, REFERENCES.1)
 }
 
 /// The objects of all files.

@@ -167,7 +167,7 @@ struct Removal {
 impl Removal {
     async fn of(client: &Client) -> anyhow::Result<Self> {
         let (mut others, mut namespaces_of_others) = (Vec::new(), Vec::new());
-        for manifest in [manifests::all()?, objects(images::KUBE_NODE)?].concat() {
+        for manifest in [manifests::all()?, manifests::references()?, objects(images::KUBE_NODE)?].concat() {
             if manifest.0.name_any() == LEASES_NAMESPACE {
                 continue;
             }

@@ -300,8 +300,8 @@ impl Invariants {
             if by_us && is_elected && count > most {
                 return Some(format!("{node} is one of {count} Nodes of {set}, and {most} are allowed"));
             }
-            // No client sees a Node, and its pod CIDR, at the moment that another one makes it.
-            if by.is_none() {
+            // No client sees a Node, and its pod CIDR, at the moment that another one makes it, or a request that arrives late.
+            if by.is_none() || is_late {
                 self.made_by_others.insert(node.clone(), now);
             }
             let is_unseen =

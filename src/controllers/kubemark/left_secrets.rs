@@ -14,10 +14,7 @@ use kube_node_api::names;
 use kube_node_cache::{Cache, NodeView};
 use parking_lot::Mutex;
 
-use super::{
-    answers::{gone_is_fine, refused},
-    hosting_clusters::HostingCluster,
-};
+use super::{answers::refused, hosting_clusters::HostingCluster};
 use crate::provider::{MachineId, ProviderError};
 
 /// Time between two searches of a cluster: only machines that another process made, and others removed, leave Secrets
@@ -114,7 +111,12 @@ async fn delete(
             let this = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
             let deleted =
                 secrets.delete(&secret.name_any(), &DeleteParams::default().preconditions(this)).await;
-            failed = gone_is_fine(deleted).err().or(failed);
+            // One that has changed meanwhile is listed again.
+            if let Err(error) = deleted
+                && !matches!(&error, kube::Error::Api(status) if status.code == 404)
+            {
+                failed = Some(refused(error));
+            }
         }
         let Some(token) = token else { break };
         selected = selected.continue_token(&token);

@@ -54,11 +54,13 @@ pub enum Key {
     Node(Arc<str>),
     /// A machine whose Node may be gone.
     Machine(MachineId),
+    /// A Node that may still wait for a slot, by name: the wait is reported.
+    SlotWait(Arc<str>),
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Node(node) | Self::Machine(MachineId { node, .. })) = self;
+        let (Self::Node(node) | Self::SlotWait(node) | Self::Machine(MachineId { node, .. })) = self;
         f.write_str(node)
     }
 }
@@ -118,12 +120,20 @@ impl NodeController {
 
     /// Reconciles a key, with or without a slot. A reconciliation that succeeds with a slot goes on without one.
     async fn reconcile(&self, key: Key, slot: Option<Slot>) -> Result<Action> {
+        if let Key::SlotWait(name) = &key {
+            let node = Key::Node(Arc::clone(name));
+            if self.requests.waits_for_slot(&node) {
+                self.requests.add(node);
+            }
+            return Ok(Action::AwaitChange);
+        }
         if !self.requests.begin(&key, slot) {
             return Ok(Action::AwaitChange);
         }
         let result = match &key {
             Key::Node(name) => self.reconcile_node(name, slot).await,
             Key::Machine(id) => self.reconcile_machine(id, slot).await,
+            Key::SlotWait(_) => Ok(Action::AwaitChange),
         };
         self.requests.end(&key);
         match result {
@@ -136,7 +146,6 @@ impl NodeController {
     }
 
     async fn reconcile_node(&self, name: &Arc<str>, slot: Option<Slot>) -> Result<Action> {
-        let key = Key::Node(Arc::clone(name));
         let Some(node) = self.context.nodes.get(name) else {
             self.waits.forget(name);
             self.writes.forget(name);
@@ -159,19 +168,18 @@ impl NodeController {
                 return Ok(Action::AwaitChange);
             }
             Err(needed) => {
-                let (wait, again) = self.wait_for_slot(&key, needed);
-                if let Some(wait) = wait {
+                if let Some(wait) = self.wait_for_slot(name, needed) {
                     self.waits.set(&node, Some(wait.reason()));
                 }
-                return Ok(Action::RequeueAfter(again));
+                return Ok(Action::AwaitChange);
             }
         };
         let (state, now) = (observed.node_state(), environment::now());
         let plan = node::decide(&state, observed.machine, &observed.pods, observed.deletion_timeout, now);
         let applied = self.apply(&observed, &plan, slot).await;
         let slots = applied.as_ref().map(|applied| applied.slots.clone()).unwrap_or_default();
-        let asked =
-            slots.into_iter().map(|slot| self.wait_for_slot(&key, slot)).min_by_key(|(_, again)| *again);
+        let asks = !slots.is_empty();
+        let slot_wait = slots.into_iter().filter_map(|slot| self.wait_for_slot(name, slot)).next();
         let refusal = applied.as_ref().err().and_then(ReconcileError::refusal).map(ApiError::chain);
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::OutOfResources),
@@ -180,13 +188,13 @@ impl NodeController {
             }
             Err(_) => refusal.clone().map(|message| NodeWait::WriteRefused { message }).or(plan.waits_for),
             // Only now the disruption budgets that block evictions are known. They outlast the turn of other Nodes.
-            Ok(Applied { blocked, .. }) => match &asked {
-                Some((Some(wait), _)) if blocked.is_empty() => Some(wait.clone()),
+            Ok(Applied { blocked, .. }) => match &slot_wait {
+                Some(wait) if blocked.is_empty() => Some(wait.clone()),
                 _ => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
             },
         };
         // A call that is about to be made tells whether the reason of the one before has gone.
-        if asked.is_none() || matches!(asked, Some((Some(_), _))) || !self.waits.has(&observed.node) {
+        if !asks || slot_wait.is_some() || !self.waits.has(&observed.node) {
             self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason));
         }
         let is_leaving = observed.node.deleted_at.is_some();
@@ -200,8 +208,9 @@ impl NodeController {
         }
         let Applied { more, .. } = applied?;
         reported?;
-        if let Some((_, again)) = asked {
-            return Ok(Action::RequeueAfter(again));
+        // The reconciliation with the slot comes by itself.
+        if asks {
+            return Ok(Action::AwaitChange);
         }
         if more {
             return Ok(Action::RequeueAfter(Duration::ZERO));
@@ -209,14 +218,15 @@ impl NodeController {
         Ok(plan.requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
-    /// Asks for a slot. Returns the wait that has to be reported by now, and the time until the next look at it: the
-    /// reconciliation with the slot comes by itself.
-    fn wait_for_slot(&self, key: &Key, slot: Slot) -> (Option<NodeWait>, Duration) {
-        let waited = self.requests.ask(key, slot);
-        match PATIENCE.checked_sub(waited).filter(|left| !left.is_zero()) {
+    /// Asks for a slot. Returns the wait if it has to be reported by now; else it is checked later.
+    fn wait_for_slot(&self, node: &Arc<str>, slot: Slot) -> Option<NodeWait> {
+        let waited = self.requests.ask(&Key::Node(Arc::clone(node)), slot);
+        let (wait, check_in) = match PATIENCE.checked_sub(waited).filter(|left| !left.is_zero()) {
             Some(left) => (None, left),
             None => (Some(NodeWait::WaitingForSlot { calls: slot.to_string() }), WAIT_POLL),
-        }
+        };
+        self.requests.add_after(Key::SlotWait(Arc::clone(node)), check_in);
+        wait
     }
 
     /// Enqueues every machine whose provider reports a change.

@@ -136,6 +136,11 @@ impl Queues {
         Duration::ZERO
     }
 
+    /// Returns true if the key waits for a slot.
+    pub(super) fn waits_for_slot(&self, key: &Key) -> bool {
+        self.keys.lock().get(key).is_some_and(|state| !state.waits.is_empty())
+    }
+
     /// Ends a reconciliation.
     pub(super) fn end(&self, key: &Key) {
         let mut keys = self.keys.lock();
