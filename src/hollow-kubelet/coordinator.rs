@@ -490,7 +490,7 @@ impl Coordinator {
     /// Dedicated client for a job's requests; None if its machine uses the shared client.
     fn dedicated_client(&self, job: &Job) -> Option<DedicatedClient> {
         let uid: &str = match job.priority {
-            Priority::Pod | Priority::SlowPod => &**self.by_node.get(self.pods.node_of(&job.uid)?)?,
+            Priority::Pod | Priority::SlowPod => self.by_node.get(self.pods.node_of(&job.uid)?)?,
             Priority::Lookup => lookups::machine_of(&job.uid)?,
             Priority::Event => self.by_node.get(self.events.node_under_way()?)?,
             _ => &job.uid,

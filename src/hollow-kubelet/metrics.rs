@@ -58,10 +58,8 @@ impl Metrics {
             Priority::Status => &self.statuses,
             Priority::Pod | Priority::SlowPod => &self.pods,
             Priority::Event => &self.events,
-            // One write in the life of a machine.
-            Priority::CsiNode => return,
-            // No write.
-            Priority::Lookup => return,
+            // One write in the life of a machine, and none.
+            Priority::CsiNode | Priority::Lookup => return,
         };
         counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
     }

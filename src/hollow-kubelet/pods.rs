@@ -104,7 +104,7 @@ pub struct Host<'a> {
 
 /// Pods of all machines of the process.
 pub struct Pods {
-    pods: BTreeMap<Arc<str>, Pod>,
+    by_uid: BTreeMap<Arc<str>, Pod>,
     pub lookups: Lookups,
     /// Cache of the pods of all machines.
     pub cache: Arc<Cache<PodView>>,
@@ -113,34 +113,34 @@ pub struct Pods {
 impl Pods {
     /// Creates a part without pods; `cache` has the pods of all machines.
     pub fn new(cache: Arc<Cache<PodView>>) -> Self {
-        Self { pods: BTreeMap::new(), lookups: Lookups::default(), cache }
+        Self { by_uid: BTreeMap::new(), lookups: Lookups::default(), cache }
     }
 
     /// Address assigned here to a pod.
     #[cfg(test)]
     pub fn assigned_ip(&self, uid: &str) -> Option<Ipv4Addr> {
-        self.pods[uid].ip
+        self.by_uid[uid].ip
     }
 
     /// Returns true if no machine has a pod.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
+        self.by_uid.is_empty()
     }
 
     /// Name of a pod's Node.
     pub fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
-        Some(&self.pods.get(uid)?.view.node)
+        Some(&self.by_uid.get(uid)?.view.node)
     }
 
     /// Namespace of a pod.
     pub fn namespace_of(&self, uid: &str) -> Option<&InternedStr> {
-        Some(&self.pods.get(uid)?.view.namespace)
+        Some(&self.by_uid.get(uid)?.view.namespace)
     }
 
     /// Handles a new or changed pod of a machine.
     pub fn update(&mut self, view: &Arc<PodView>, Context { schedule, events, addresses, now }: Context<'_>) {
-        let before = self.pods.get(&view.uid);
+        let before = self.by_uid.get(&view.uid);
         if before.is_none_or(|before| before.view.spec.hollow_annotations != view.spec.hollow_annotations) {
             let invalid =
                 |text: String| events::of_pod(true, INVALID, format!("{text}; the default is used"));
@@ -148,7 +148,7 @@ impl Pods {
             // The class's event setting does not apply: nothing else would report the mistake.
             events.record(view, warnings, PodEvents::Warnings, schedule, now);
         }
-        let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod {
+        let pod = self.by_uid.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod {
             view: Arc::clone(view),
             ip: None,
             writes: Writes::default(),
@@ -168,7 +168,7 @@ impl Pods {
     pub fn remove(&mut self, uid: &Arc<str>, schedule: &mut Schedule, addresses: &mut Addresses) {
         schedule.cancel(Priority::Pod, uid);
         schedule.cancel(Priority::SlowPod, uid);
-        let Some(pod) = self.pods.remove(uid) else { return };
+        let Some(pod) = self.by_uid.remove(uid) else { return };
         if let Some(ip) = pod.ip.filter(|ip| held_ip(&pod.view) != Some(*ip)) {
             addresses.release(ip);
         }
@@ -177,7 +177,7 @@ impl Pods {
     /// Queues a sync of all pods of a Node.
     pub fn enqueue_of(&self, node: &str, schedule: &mut Schedule, now: Clock) {
         for pod in self.cache.by_index(node) {
-            if self.pods.contains_key(&pod.uid) {
+            if self.by_uid.contains_key(&pod.uid) {
                 schedule.enqueue(Priority::Pod, &pod.uid, now.at);
             }
         }
@@ -193,7 +193,7 @@ impl Pods {
     ) -> Option<Arc<str>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
-        for (uid, _) in self.pods.range::<Arc<str>, _>((from, Bound::Unbounded)).take(count) {
+        for (uid, _) in self.by_uid.range::<Arc<str>, _>((from, Bound::Unbounded)).take(count) {
             schedule.enqueue(Priority::Pod, uid, now.at);
             last = Some(uid);
         }
@@ -217,7 +217,7 @@ impl Pods {
             }
             return None;
         }
-        let pod = self.pods.get(uid)?;
+        let pod = self.by_uid.get(uid)?;
         let view = Arc::clone(&pod.view);
         if pod.deletion_sent || pod.writes.outrun(&view.resource_version, &self.cache) {
             return None;
@@ -256,7 +256,7 @@ impl Pods {
             } else {
                 Vec::new()
             };
-            let preempted = self.pods.get(uid).and_then(Pod::preempted);
+            let preempted = self.by_uid.get(uid).and_then(Pod::preempted);
             let context =
                 SyncContext { host_ip: host.ip, ip, defaults, booted, preempted, missing: &missing };
             pod::sync_pod(&view, context, now.wall)
@@ -266,7 +266,7 @@ impl Pods {
             events.record(&view, events::of(&view, &result, defaults), setting, schedule, now);
         }
         let SyncResult { status, failure, delete, again, .. } = result;
-        let pod = self.pods.get_mut(uid)?;
+        let pod = self.by_uid.get_mut(uid)?;
         pod.deletion_sent = delete;
         if let Some(status) = &status {
             pod.sent = Some((pod::fingerprint(status), now.at));
@@ -293,7 +293,7 @@ impl Pods {
         schedule: &mut Schedule,
         now: Clock,
     ) {
-        let Some(pod) = self.pods.get_mut(uid) else { return };
+        let Some(pod) = self.by_uid.get_mut(uid) else { return };
         let failures = &mut pod.writes.failures;
         let wait = match answer {
             Ok(version) => return pod.writes.succeeded(version, &self.cache),
@@ -307,7 +307,7 @@ impl Pods {
 
     /// Request of a lookup; None once no pod waits for the object.
     pub fn prepare_lookup(&mut self, key: &str, schedule: &mut Schedule, now: Clock) -> Option<Request> {
-        let pods = &self.pods;
+        let pods = &self.by_uid;
         let waits = |uid: &str| {
             pods.get(uid).is_some_and(|pod| pod.view.deleted_at.is_none() && pod::is_starting(&pod.view))
         };
@@ -316,7 +316,7 @@ impl Pods {
 
     /// Event about a pod without an address, recorded once, as a kubelet does for its network plugin.
     fn without_ip(&mut self, uid: &str, cidr: Option<Block>) -> Option<events::PendingEvent> {
-        let pod = self.pods.get_mut(uid).filter(|_| self.cache.in_sync())?;
+        let pod = self.by_uid.get_mut(uid).filter(|_| self.cache.in_sync())?;
         if std::mem::replace(&mut pod.without_ip, true) {
             return None;
         }
@@ -334,7 +334,7 @@ impl Pods {
         (cidr, booted): (Option<Block>, Option<Timestamp>),
         addresses: &mut Addresses,
     ) -> Option<Ipv4Addr> {
-        let pod = self.pods.get_mut(uid)?;
+        let pod = self.by_uid.get_mut(uid)?;
         let view = &*pod.view;
         if view.spec.host_network {
             return Some(host_ip);
@@ -369,7 +369,7 @@ impl Pods {
         now: Clock,
     ) -> Option<AdmitResult> {
         let result = admission::admit(view, node, &self.admitted_beside(view));
-        let pod = self.pods.get_mut(uid)?;
+        let pod = self.by_uid.get_mut(uid)?;
         let again = match &result {
             AdmitResult::Admitted => {
                 pod.admission = Admission::Admitted;
@@ -389,7 +389,7 @@ impl Pods {
             }
             AdmitResult::Preempts(victims) => {
                 for victim in victims {
-                    if let Some(pod) = self.pods.get_mut(victim) {
+                    if let Some(pod) = self.by_uid.get_mut(victim) {
                         pod.admission = Admission::Preempted(now.wall);
                         schedule.enqueue(Priority::Pod, victim, now.at);
                     }
@@ -407,7 +407,7 @@ impl Pods {
         let all = self.cache.by_index(&view.node);
         all.iter()
             .filter(|other| other.uid != view.uid)
-            .filter_map(|other| self.pods.get(&other.uid))
+            .filter_map(|other| self.by_uid.get(&other.uid))
             .filter(|pod| pod.is_admitted() && !pod.deletion_sent && !pod.view.is_finished())
             .map(|pod| AdmittedPod { pod: Arc::clone(&pod.view), is_preempted: pod.preempted().is_some() })
             .collect()

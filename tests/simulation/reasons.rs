@@ -61,17 +61,17 @@ impl Reasons {
     /// Notes a change of a Node.
     pub fn note_node(&mut self, change: &Change) {
         let (node, now) = (&change.after, Instant::now());
-        let note = |times: &mut BTreeMap<String, Instant>, holds: bool| {
+        let keep = |times: &mut BTreeMap<String, Instant>, holds: bool| {
             if holds && !change.deleted {
                 times.entry(name(node)).or_insert(now);
             } else {
                 times.remove(&name(node));
             }
         };
-        note(&mut self.seen, true);
-        note(&mut self.available, is_available(node));
+        keep(&mut self.seen, true);
+        keep(&mut self.available, is_available(node));
         let has_started = is_available(node) && taints(node).all(|key| key != STARTUP && key != AGENT);
-        note(&mut self.waiting, !has_started);
+        keep(&mut self.waiting, !has_started);
     }
 
     /// Checks a Node that an operator has created, given another revision, or begun to delete. A state of up to `memory` ago may
@@ -127,7 +127,7 @@ impl Reasons {
                 format!("{node} is created, and {working} of {replicas} Nodes work and are up to date")
             });
         }
-        let is_young = !self.seen.get(&node).is_some_and(|seen| seen.elapsed() > YOUNG);
+        let is_young = self.seen.get(&node).is_none_or(|seen| seen.elapsed() <= YOUNG);
         let is_surplus = staying.len() as u64 + 1 > replicas;
         ((is_young || is_lasting(self.available.get(&node))) && !is_surplus && !has_reason(after))
             .then(|| format!("{node} goes: it is up to date, works or starts, and is no surplus"))

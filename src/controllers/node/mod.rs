@@ -179,7 +179,10 @@ impl NodeController {
         let applied = self.apply(&observed, &plan, slot).await;
         let slots = applied.as_ref().map(|applied| applied.slots.clone()).unwrap_or_default();
         let asks = !slots.is_empty();
-        let slot_wait = slots.into_iter().filter_map(|slot| self.wait_for_slot(name, slot)).next();
+        // Each slot is asked for, and one wait is reported.
+        let slot_waits: Vec<_> =
+            slots.into_iter().filter_map(|slot| self.wait_for_slot(name, slot)).collect();
+        let slot_wait = slot_waits.first();
         let refusal = applied.as_ref().err().and_then(ReconcileError::refusal).map(ApiError::chain);
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::OutOfResources),
@@ -188,7 +191,7 @@ impl NodeController {
             }
             Err(_) => refusal.clone().map(|message| NodeWait::WriteRefused { message }).or(plan.waits_for),
             // Only now the disruption budgets that block evictions are known. They outlast the turn of other Nodes.
-            Ok(Applied { blocked, .. }) => match &slot_wait {
+            Ok(Applied { blocked, .. }) => match slot_wait {
                 Some(wait) if blocked.is_empty() => Some(wait.clone()),
                 _ => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
             },

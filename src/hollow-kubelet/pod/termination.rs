@@ -34,7 +34,7 @@ struct End {
 
 impl Termination {
     /// Ends of `all` containers of a pod. Sidecars stop one after another, the last one first, once the regular
-    /// containers have ended (pkg/kubelet/kuberuntime/kuberuntime_termination_order.go).
+    /// containers have ended (`pkg/kubelet/kuberuntime/kuberuntime_termination_order.go`).
     fn ends(&self, pod: &PodView, all: &[Found<'_>], defaults: &ContainerDefaults) -> Vec<End> {
         let killed_at = time::after(self.since, self.grace);
         let mut turn = self.since;
