@@ -25,7 +25,9 @@ use tracing::warn;
 
 use crate::provider::{ProviderError, Trouble, Watchers};
 
-use super::{Options, answers::away, credentials::Credentials, left_secrets::LeftSecrets, view::MachinePod};
+use super::{
+    Options, answers::away, credentials::Credentials, noted_secrets::NotedSecrets, view::MachinePod,
+};
 
 /// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
 /// (a running watch outlives the rights to it), and credentials are read for changes.
@@ -147,11 +149,11 @@ pub struct HostingClusters {
 
 impl HostingClusters {
     /// Hosting clusters of a cluster's machines; each change of a machine goes to `watchers`, and the Secrets of pods that
-    /// went to `left`.
+    /// went to `noted`.
     pub fn new(
         client: Client,
         options: Options,
-        (watchers, left): (Arc<Watchers>, Arc<LeftSecrets>),
+        (watchers, noted): (Arc<Watchers>, Arc<NotedSecrets>),
     ) -> Self {
         let (sender, deleted) = unbounded_channel();
         let deletions = Arc::new(Deletions(sender));
@@ -160,7 +162,7 @@ impl HostingClusters {
         let home = HostingCluster::new(None, namespace, connection, into, Arc::clone(&deletions));
         let others = Arc::default();
         let clusters = (Arc::clone(&home), Arc::clone(&others));
-        let remover = environment::spawn(remove_deleted(deleted, clusters, left));
+        let remover = environment::spawn(remove_deleted(deleted, clusters, noted));
         let task = environment::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
         let home = (home, AbortOnDropHandle::new(task));
         let remover = AbortOnDropHandle::new(remover);
@@ -238,10 +240,10 @@ impl EventHandler<MachinePod> for Deletions {
 async fn remove_deleted(
     mut deleted: UnboundedReceiver<Arc<MachinePod>>,
     (home, others): (Arc<HostingCluster>, Arc<Mutex<BTreeMap<String, Followed>>>),
-    left: Arc<LeftSecrets>,
+    noted: Arc<NotedSecrets>,
 ) {
     while let Some(gone) = deleted.recv().await {
-        left.note(&gone.name, &gone.id);
+        noted.note(&gone.name, &gone.id);
         for cluster in all(&home, &others) {
             cluster.pods.remove_if(&gone.key(), |pod| pod.uid == gone.uid);
         }

@@ -3,7 +3,7 @@
 //! Inputs: names of Secrets that may be left, by pods that went and creations that began, and the Nodes. Output:
 //! deletions. A name is looked up alone; all Secrets of a cluster are listed after the start and rarely.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -12,9 +12,8 @@ use kube::{
 };
 use kube_node_api::names;
 use kube_node_cache::{Cache, NodeView};
-use parking_lot::Mutex;
 
-use super::{answers::refused, hosting_clusters::HostingCluster};
+use super::{answers::refused, hosting_clusters::HostingCluster, noted_secrets::NotedSecrets};
 use crate::provider::{MachineId, ProviderError};
 
 /// Time between two searches of a cluster: only machines that another process made, and others removed, leave Secrets
@@ -23,44 +22,32 @@ pub const SEARCH_INTERVAL: Duration = Duration::from_hours(1);
 /// Secrets per page of a search.
 const PAGE: u32 = 500;
 
-/// Secrets that may be left without a machine, with the machine's identity by name.
-#[derive(Debug, Default)]
-pub struct LeftSecrets(Mutex<HashMap<String, MachineId>>);
-
-impl LeftSecrets {
-    /// Notes a Secret that stays if neither its machine nor its Node does.
-    pub fn note(&self, name: &str, id: &MachineId) {
-        self.0.lock().insert(name.to_owned(), id.clone());
+/// Deletes the noted Secrets whose Nodes are gone. One that cannot be looked up stays noted.
+pub async fn delete_noted(
+    noted: &NotedSecrets,
+    clusters: &[&HostingCluster],
+    nodes: &Cache<NodeView>,
+) -> Result<(), ProviderError> {
+    if !nodes.in_sync() {
+        return Ok(());
     }
-
-    /// Deletes the noted Secrets whose Nodes are gone. One that cannot be looked up stays noted.
-    pub async fn delete(
-        &self,
-        clusters: &[&HostingCluster],
-        nodes: &Cache<NodeView>,
-    ) -> Result<(), ProviderError> {
-        if !nodes.in_sync() {
-            return Ok(());
+    let mut failed = None;
+    for (name, id) in noted.all() {
+        let has_pod = clusters.iter().any(|cluster| !cluster.pods.by_index(&id.uid).is_empty());
+        if !has_pod && nodes.get(&id.node).is_some_and(|node| node.uid == id.uid) {
+            continue;
         }
-        let noted: Vec<_> = self.0.lock().iter().map(|(name, id)| (name.clone(), id.clone())).collect();
-        let mut failed = None;
-        for (name, id) in noted {
-            let has_pod = clusters.iter().any(|cluster| !cluster.pods.by_index(&id.uid).is_empty());
-            if !has_pod && nodes.get(&id.node).is_some_and(|node| node.uid == id.uid) {
-                continue;
-            }
-            let mut deleted = Ok(());
-            // The pod is noted again when it goes.
-            for cluster in clusters.iter().filter(|_| !has_pod) {
-                deleted = delete_of_machine(cluster, &name, &id).await.and(deleted);
-            }
-            match deleted {
-                Ok(()) => drop(self.0.lock().remove(&name)),
-                Err(error) => failed = Some(error),
-            }
+        let mut deleted = Ok(());
+        // The pod is noted again when it goes.
+        for cluster in clusters.iter().filter(|_| !has_pod) {
+            deleted = delete_of_machine(cluster, &name, &id).await.and(deleted);
         }
-        failed.map_or(Ok(()), Err)
+        match deleted {
+            Ok(()) => noted.forget(&name),
+            Err(error) => failed = Some(error),
+        }
     }
+    failed.map_or(Ok(()), Err)
 }
 
 /// Deletes the Secret of a machine.
@@ -80,7 +67,7 @@ pub async fn search(
     cluster: &HostingCluster,
     labels: &str,
     nodes: &Cache<NodeView>,
-    left: &LeftSecrets,
+    noted: &NotedSecrets,
 ) -> Result<(), ProviderError> {
     delete(cluster, ListParams::default().labels(labels), |secret| {
         let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
@@ -88,7 +75,7 @@ pub async fn search(
         let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| nodes.get(name));
         let node = node.filter(|node| &*node.uid == uid);
         if let Some(node) = node.as_ref().filter(|_| !has_pod) {
-            left.note(&secret.name_any(), &MachineId::of(node));
+            noted.note(&secret.name_any(), &MachineId::of(node));
         }
         node.is_none() && !has_pod && nodes.in_sync()
     })

@@ -11,6 +11,7 @@ mod files;
 pub mod health;
 mod hosting_clusters;
 mod left_secrets;
+mod noted_secrets;
 mod pod;
 mod view;
 
@@ -43,7 +44,8 @@ use self::{
     files::Sources,
     health::Health,
     hosting_clusters::{HostingCluster, HostingClusters},
-    left_secrets::{LeftSecrets, SEARCH_INTERVAL, delete_of_machine, of_machine},
+    left_secrets::{SEARCH_INTERVAL, delete_noted, delete_of_machine, of_machine},
+    noted_secrets::NotedSecrets,
     pod::Blueprint,
     view::MachinePod,
 };
@@ -104,7 +106,7 @@ pub struct KubemarkProvider {
     nodes: Arc<Cache<NodeView>>,
     classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
-    left: Arc<LeftSecrets>,
+    noted: Arc<NotedSecrets>,
     /// Expiry of the token in the Secret of each machine that this process has made, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
@@ -174,7 +176,7 @@ impl Provider for KubemarkProvider {
         let searched = known.iter().map(|cluster| in_time(self.search(cluster)));
         let mut results = futures::future::join_all(searched).await;
         let clusters: Vec<_> = known.iter().map(|cluster| &**cluster).collect();
-        results.push(in_time(self.left.delete(&clusters, &self.nodes)).await);
+        results.push(in_time(delete_noted(&self.noted, &clusters, &self.nodes)).await);
         for error in results.into_iter().filter_map(Result::err) {
             warn!(error = chain(&error), "Secrets of machines cannot be looked through");
         }
@@ -200,8 +202,8 @@ impl KubemarkProvider {
         classes: Arc<Cache<CustomObject<NodeClass>>>,
         options: Options,
     ) -> Self {
-        let (watchers, left) = (Arc::new(Watchers::default()), Arc::new(LeftSecrets::default()));
-        let to = (Arc::clone(&watchers), Arc::clone(&left));
+        let (watchers, noted) = (Arc::new(Watchers::default()), Arc::new(NotedSecrets::default()));
+        let to = (Arc::clone(&watchers), Arc::clone(&noted));
         Self {
             sources: Sources::new(&client, &options.namespace),
             clusters: HostingClusters::new(client.clone(), options.clone(), to),
@@ -209,7 +211,7 @@ impl KubemarkProvider {
             nodes,
             classes,
             watchers,
-            left,
+            noted,
             options,
             tokens: Mutex::default(),
         }
@@ -273,7 +275,7 @@ impl KubemarkProvider {
             settings: &to_json(settings)?,
         };
         let pod = pod::pod(&blueprint, &files).map_err(ProviderError::retryable)?;
-        self.left.note(&secret.name_any(), id);
+        self.noted.note(&secret.name_any(), id);
         // An earlier machine may have had other files, so the whole Secret is replaced.
         let apply = PatchParams::apply(names::FIELD_MANAGER).force();
         secrets.patch(&secret.name_any(), &apply, &Patch::Apply(secret)).await.map_err(refused)?;
@@ -290,7 +292,7 @@ impl KubemarkProvider {
                 Err(ProviderError::Busy(format!("pod {} is still there", pod.name_any())))
             }
             Err(error) => {
-                self.left.note(&pod.name_any(), id);
+                self.noted.note(&pod.name_any(), id);
                 Err(refused(error))
             }
         }
@@ -358,7 +360,7 @@ impl KubemarkProvider {
         if !self.nodes.in_sync() || !cluster.is_search_due(SEARCH_INTERVAL) {
             return Ok(());
         }
-        left_secrets::search(cluster, &self.options.selector(), &self.nodes, &self.left).await?;
+        left_secrets::search(cluster, &self.options.selector(), &self.nodes, &self.noted).await?;
         cluster.searched();
         Ok(())
     }

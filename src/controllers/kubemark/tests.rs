@@ -125,7 +125,7 @@ async fn the_secret_of_a_machine_that_others_removed_goes_once_its_node_is_gone(
     requests.lock().clear();
     let node = NodeView { name: "a".into(), uid: "a".into(), ..NodeView::default() };
     provider.nodes.list_of([node]);
-    provider.left.note("a", &MachineId { uid: "a".into(), node: "a".into() });
+    provider.noted.note("a", &MachineId { uid: "a".into(), node: "a".into() });
     provider.list().await;
     assert_eq!(*requests.lock(), [""; 0], "the Node's next machine needs it");
     provider.nodes.list_of([]);
