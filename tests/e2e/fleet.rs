@@ -141,7 +141,7 @@ async fn from_setup_to_cleanup() {
     assert!(said.contains("the operator has not looked at it as it is now"), "{said}");
     let said = own.output(&["create", "4", "--no-wait"]);
     assert!(said.contains("\nNo operator serves NodeController hollow: start one, "), "{said}");
-    an_interrupted_doctor_says_so(&own).await;
+    an_interrupted_doctor_leaves_nothing(&own).await;
     kill(operator, Signal::SIGCONT).unwrap();
     assert!(own.output(&["verify", "--wait"]).ends_with("4 of 4 nodes are Ready\n"));
 
@@ -296,7 +296,7 @@ fn a_refused_question_deletes_nothing(own: &FleetCommands) {
 }
 
 /// Ctrl-C while `doctor` waits for an operator that does not answer.
-async fn an_interrupted_doctor_says_so(own: &FleetCommands) {
+async fn an_interrupted_doctor_leaves_nothing(own: &FleetCommands) {
     let classes = || own.cluster.kubectl(&["get", "nodeclasses", "-o", "name"]);
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_kube-node"))
         .arg("doctor")
@@ -308,6 +308,11 @@ async fn an_interrupted_doctor_says_so(own: &FleetCommands) {
     eventually("doctor asks", LONG, async || classes().contains("kube-node-probe-").then_some(())).await;
     kill(Pid::from_raw(i32::try_from(doctor.id()).unwrap()), Signal::SIGINT).unwrap();
     assert_eq!(doctor.wait().unwrap().code(), Some(130));
+    eventually("the probe is gone", LONG, async || {
+        let left = classes();
+        if left.contains("kube-node-probe-") { Err(left) } else { Ok(()) }
+    })
+    .await;
     let mut said = String::new();
     doctor.stderr.unwrap().read_to_string(&mut said).unwrap();
     let kubeconfig = own.cluster.dir.join("kubeconfig");
