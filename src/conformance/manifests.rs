@@ -19,9 +19,9 @@ pub(super) const ROLLOUT_RESOURCE: &str = "conformance.kube-node.io/rollout";
 pub(super) const CONDITION: &str = "conformance.kube-node.io/Watched";
 /// Name of a NodeController that does not exist.
 pub(super) const NOBODY: &str = "nobody.conformance.kube-node.io";
-/// `deletionTimeout` of the class.
+/// `deletionTimeout` of the class of a quick controller.
 pub(super) const LINGERS: Duration = Duration::from_secs(5);
-/// Drain timeout for pods that may not be evicted.
+/// Drain timeout for pods that may not be evicted, for a quick controller.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A unique name for a test run.

@@ -18,7 +18,7 @@ use kube_ext::{
     objects::{self, Typed, list},
     process::print_line,
 };
-use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
+use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -27,7 +27,7 @@ use crate::{
     Check, FIELD_MANAGER,
     checks::{Checked, has_taint, is_initialized, is_leaving},
     contract::Clause,
-    manifests,
+    manifests::{self, LINGERS},
     record::Recorder,
     report::{ClauseResult, Report},
     user_commands,
@@ -55,6 +55,8 @@ pub(super) struct TestRun {
     /// Recorded history of the pods.
     pub(super) seen_pods: Recorder<Pod>,
     report: Mutex<Report>,
+    /// Time that the first Nodes took to start.
+    start: Mutex<Duration>,
     /// Generation of the NodeSet after the last write of the test run.
     pub(super) generation: Mutex<Option<i64>>,
 }
@@ -88,6 +90,7 @@ impl TestRun {
             args,
             name,
             report: Mutex::default(),
+            start: Mutex::default(),
             generation: Mutex::default(),
         })
     }
@@ -95,6 +98,24 @@ impl TestRun {
     /// Time limit of each step.
     pub(super) fn limit(&self) -> Duration {
         self.args.timeout.0
+    }
+
+    /// Notes the time that the first Nodes took to start, and makes the class's `deletionTimeout` fit it.
+    pub(super) async fn started_within(&self, time: Duration) -> Result<(), ApiError> {
+        *self.start.lock() = time;
+        let timeout = self.visible(LINGERS);
+        if timeout > LINGERS {
+            let change = json!({ "spec": { "deletionTimeout": GoDuration(timeout) } });
+            self.patch(&self.classes, &self.name, change).await?;
+        }
+        Ok(())
+    }
+
+    /// A time that the controller has to wait for: the usual one, or one that is long beside its pace here. One that waits for
+    /// nothing, on a busy machine, would seem to have waited.
+    pub(super) fn visible(&self, usual: Duration) -> Duration {
+        let long = (*self.start.lock() * 3).min(self.limit() / 2);
+        usual.max(Duration::from_secs(long.as_secs()))
     }
 
     /// Name of a Node written by hand.

@@ -62,8 +62,10 @@ pub(super) async fn arrive(run: &TestRun, revision: &str) -> anyhow::Result<bool
     let lives: Vec<Vec<Node>> =
         all.values().filter(|history| history.last().is_some_and(is_checked)).map(History::states).collect();
     let nodes: Vec<&Node> = lives.iter().filter_map(|states| states.last()).collect();
-    let took = begun.elapsed().as_secs_f32();
-    let leases = if came { leases(run, &nodes, took).await? } else { Err(late(&nodes, desired)) };
+    let took = begun.elapsed();
+    run.started_within(took).await?;
+    let leases =
+        if came { leases(run, &nodes, took.as_secs_f32()).await? } else { Err(late(&nodes, desired)) };
     run.checked(contract::KUBELET, leases);
     let posted = all_of(&lives, checks::no_execute, "lost it when a kubelet had posted");
     run.checked(contract::NO_EXECUTE, posted);

@@ -42,7 +42,7 @@ pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
     if !pods(run, first, second).await? {
         return Ok(());
     }
-    let timeout = GoDuration(DRAIN_TIMEOUT);
+    let timeout = GoDuration(run.visible(DRAIN_TIMEOUT));
     let drain = json!({"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"});
     run.set_spec(json!({ "drain": drain })).await?;
     // By now a controller that watches the NodeSet has seen the change, too.
@@ -116,7 +116,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let blocked = blocked.await;
     if !matches!(blocked, Some(None)) {
         let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
-        sleep_until(deleted.unwrap_or_else(Instant::now) + LINGERS + OBSERVED).await;
+        sleep_until(deleted.unwrap_or_else(Instant::now) + run.visible(LINGERS) + OBSERVED).await;
     }
     let is_gone = run.seen.of(&name).is_none_or(|history| history.gone.is_some());
     let evicted = run.seen_pods.of(GUARDED).is_none_or(|pod| {
@@ -167,7 +167,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
 /// Clause 5.3: the drain of a Node with pods that may not be evicted before the NodeSet's drain timeout.
 async fn settings(run: &TestRun, node: &Node) {
     let name = node.name_any();
-    let is_gone = run.seen.gone(&name, run.limit() + DRAIN_TIMEOUT).await.is_some();
+    let is_gone = run.seen.gone(&name, run.limit() + run.visible(DRAIN_TIMEOUT)).await.is_some();
     match evicted_in_time(run, &name, is_gone) {
         Ok(_) if !is_gone => {
             run.fail(contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
@@ -181,6 +181,7 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
     let history = run.seen.of(name);
     let deleted = history.as_ref().and_then(|node| node.last()?.metadata.deletion_timestamp.as_ref());
     let deleted = deleted.ok_or_else(|| format!("{name} went with its pods on it"))?.0;
+    let timeout = run.visible(DRAIN_TIMEOUT);
     let requested = |pod: &str| run.seen_pods.states(pod).iter().find_map(deletion_requested);
     let mut last = None;
     for pod in PROTECTED {
@@ -189,9 +190,9 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
             return Err(format!("{name}: pod {pod} {why}"));
         };
         let after = at.duration_since(deleted).unsigned_abs();
-        if at < deleted || after + SLACK < DRAIN_TIMEOUT {
+        if at < deleted || after + SLACK < timeout {
             return Err(format!(
-                "{name}: pod {pod} was deleted after {after:.0?}, and drain.timeout is {DRAIN_TIMEOUT:?}"
+                "{name}: pod {pod} was deleted after {after:.0?}, and drain.timeout is {timeout:?}"
             ));
         }
         last = last.max(Some(at));
