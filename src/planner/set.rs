@@ -11,7 +11,7 @@ use super::{
     node_state::{DeletionStage, NodeState},
     rollout,
     set_planner::SetPlan,
-    set_wait::{GRAVE, STOPPED, SetWait},
+    set_wait::{GRAVE, STOPPED, SetWait, nodes},
 };
 
 /// Conditions of a set after its first reconciliation.
@@ -134,28 +134,38 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     } else if there < replicas || creating > 0 {
         (true, "ScalingUp", format!("{} of {replicas} nodes are created{because}", counts.staying))
     } else if counts.to_replace > 0 && !waits.iter().any(keeps) {
-        (true, "Replacing", format!("{} nodes are to be replaced{because}", counts.to_replace))
+        (true, "Replacing", format!("{} to be replaced{because}", nodes(counts.to_replace, "is", "are")))
     } else if there > replicas {
-        (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
+        (true, "ScalingDown", format!("{} to leave", nodes(there - replicas, "is", "are")))
     } else if counts.leaving > 0 {
         // The wait `Draining` has the same words.
         let is_draining = waits.first().is_some_and(|wait| wait.reason == "Draining");
         let because = if is_draining { "" } else { &because };
-        (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
+        let leaving = nodes(counts.leaving, "is", "are");
+        (true, "ScalingDown", format!("{leaving} being drained and deleted{because}"))
     } else if counts.ready < replicas {
         (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
     } else if missing > 0 {
-        (true, "Settling", format!("{missing} nodes are Ready for less than minReadyTime"))
+        (true, "Settling", format!("{} Ready for less than minReadyTime", nodes(missing, "is", "are")))
     } else if !report.problems.is_empty() {
-        (true, "Retrying", format!("all {replicas} nodes are available{because}"))
+        (true, "Retrying", format!("{}{because}", all_available(replicas)))
     } else {
         let older = match counts.outdated {
             0 => String::new(),
+            1 => ", 1 of them keeps an older revision".to_owned(),
             outdated => format!(", {outdated} of them keep an older revision"),
         };
-        (false, "Complete", format!("all {replicas} nodes are available{older}"))
+        (false, "Complete", format!("{}{older}", all_available(replicas)))
     };
     ConditionUpdate::new("Progressing", status, reason, message)
+}
+
+fn all_available(replicas: usize) -> String {
+    match replicas {
+        0 => "no nodes are wanted".to_owned(),
+        1 => "1 node is available".to_owned(),
+        several => format!("all {several} nodes are available"),
+    }
 }
 
 /// `Ready` by kstatus's rules for custom resources: True once the Nodes match the spec, False while they

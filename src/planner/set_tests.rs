@@ -146,7 +146,7 @@ fn leaving_nodes_count_for_nothing_but_progress() {
     let leaving = NodeState { stage: DeletionStage::Draining, ..member("b", Some(0)) };
     let status = status_of(&wanted(1), &[member("a", Some(0)), leaving], &NodeSetStatus::default());
     assert_eq!((status.replicas, status.terminating_replicas), (1, 1));
-    let progress = ("True", "ScalingDown", "1 nodes are being drained and deleted");
+    let progress = ("True", "ScalingDown", "1 node is being drained and deleted");
     assert_eq!(condition(&status, "Progressing"), progress);
 }
 

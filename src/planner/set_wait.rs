@@ -44,6 +44,11 @@ pub const RESUME_NOT_DUE: &str = "ResumeNotDue";
 /// Rank of the waits that stop a set; trouble of its Nodes follows them.
 pub(super) const STOPPED: usize = 2;
 
+/// A number of Nodes with a verb that agrees, such as `1 node is` and `2 nodes are`.
+pub(super) fn nodes(count: usize, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 node {one}") } else { format!("{count} nodes {many}") }
+}
+
 /// An obstacle between a set, or some of its Nodes, and the spec. A wait of a plan ends by itself or by the
 /// user's change of the set; a problem lasts until somebody acts or a retry succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -133,7 +133,7 @@ impl Planner<'_, '_, '_> {
             plan.requeue_in(Some(part.back_off));
         }
         if delayed > 0 {
-            let text = "nodes are missing, and the last ones did not start: the next are made after a while";
+            let text = "missing, and the last ones did not start: the next are made after a while";
             plan.wait("BackOff", delayed, text);
         }
         let mut room = desired.class_room.map_or(usize::MAX, |class| class.left);
@@ -145,7 +145,7 @@ impl Planner<'_, '_, '_> {
         let beyond = by_budget - delayed - to_create;
         if let Some(ClassRoom { limit, .. }) = desired.class_room.filter(|_| beyond > 0) {
             let text = format!(
-                "nodes are missing, and their NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
+                "missing, and the NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
             );
             plan.wait("ClassLimit", beyond, text);
         }
@@ -153,7 +153,7 @@ impl Planner<'_, '_, '_> {
         let leaving = plan.counts.leaving + stuck;
         if by_budget < missing && leaving > 0 {
             let text = format!(
-                "nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
+                "missing, and there may be {most} machines at most: of those, {leaving} must leave first"
             );
             plan.wait("MachinesLeaving", missing - by_budget, text);
         }

@@ -276,7 +276,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         let mut repairs = max_repairs.saturating_sub(under_way);
         if unhealthy > max_unhealthy && plan.counts.unhealthy > 0 {
             let text = format!(
-                "nodes are unhealthy, more than maxUnhealthy ({max_unhealthy}): none is replaced until somebody has looked"
+                "unhealthy, more than maxUnhealthy ({max_unhealthy}): none is replaced until somebody has looked"
             );
             plan.wait("TooManySick", unhealthy, text);
             repairs = 0;
@@ -299,7 +299,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             own.replaced = repaired.or(due);
         }
         if waiting > 0 && unhealthy <= max_unhealthy {
-            let text = format!("unhealthy nodes wait: {max_repairs} repairs at most run at once");
+            let text = format!("unhealthy and not repaired yet: at most {max_repairs} may be at once");
             plan.wait("RepairLimit", waiting, text);
         }
         // The refusal of the API server is reported by its own wait.
@@ -322,7 +322,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             RolloutMode::Rolling { .. } => ("Partition", " by strategy.rollingUpdate.partition".to_owned()),
             RolloutMode::OnDelete => ("OnDelete", " until somebody deletes them".to_owned()),
         };
-        plan.wait(reason, outdated, format!("nodes keep an older revision{text}"));
+        plan.wait_of(reason, outdated, ["keeps", "keep"], format!("an older revision{text}"));
     }
 }
 

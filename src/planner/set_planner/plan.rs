@@ -5,7 +5,10 @@ use std::{fmt::Display, time::Duration};
 use kube_node_api::{RolloutStatus, StartFailures};
 
 use super::DesiredState;
-use crate::{disruption::DisruptionReason, set_wait::SetWait};
+use crate::{
+    disruption::DisruptionReason,
+    set_wait::{SetWait, nodes},
+};
 
 /// A Node to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +81,19 @@ pub struct SetPlan<'a> {
 
 impl SetPlan<'_> {
     /// Adds a wait; its message is the number of Nodes and the text.
-    pub(super) fn wait(&mut self, reason: &'static str, nodes: usize, text: impl Display) {
-        self.waits.push(SetWait::new(reason, nodes, format!("{nodes} {text}")));
+    pub(super) fn wait(&mut self, reason: &'static str, count: usize, text: impl Display) {
+        self.wait_of(reason, count, ["is", "are"], text);
+    }
+
+    /// The same with another verb, for one Node and for several.
+    pub(super) fn wait_of(
+        &mut self,
+        reason: &'static str,
+        count: usize,
+        [one, many]: [&str; 2],
+        text: impl Display,
+    ) {
+        self.waits.push(SetWait::new(reason, count, format!("{} {text}", nodes(count, one, many))));
     }
 
     /// Makes the time after which the plan may change this one, if that is earlier.

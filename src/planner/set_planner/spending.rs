@@ -3,6 +3,7 @@
 use kube_node_api::ReplacementOrder;
 
 use super::{Candidate, Deletion, DeletionStage, DesiredState, Planner, SetPlan, take};
+use crate::set_wait::nodes;
 
 /// Remaining budget during one reconciliation.
 pub(super) struct Spending {
@@ -141,16 +142,18 @@ impl Spending {
     pub(super) fn report(&self, plan: &mut SetPlan<'_>) {
         let Self { waiting, available, floor, .. } = *self;
         if waiting > 0 {
-            let text = format!("nodes wait to leave: {available} nodes are available and {floor} have to be");
-            plan.wait("Budget", waiting, text);
+            let have = if floor == 1 { "has" } else { "have" };
+            let text =
+                format!("to leave: {} available and {floor} {have} to be", nodes(available, "is", "are"));
+            plan.wait_of("Budget", waiting, ["waits", "wait"], text);
         }
         let counts = plan.counts;
         if counts.staying > counts.available {
-            plan.wait("NotAvailable", counts.staying - counts.available, "nodes are not available yet");
+            plan.wait("NotAvailable", counts.staying - counts.available, "not available yet");
         }
         let leaving = counts.leaving + plan.delete.len();
         if leaving > 0 {
-            plan.wait("Draining", leaving, "nodes are being drained and deleted");
+            plan.wait("Draining", leaving, "being drained and deleted");
         }
     }
 }

@@ -57,7 +57,7 @@ fn repairs_are_limited() {
     let budget = Budget { surge: 10, unavailable: 0 };
     let plan = plan(&DesiredState { max_repairs: 2, budget, ..nursing(10) }, &members);
     assert_eq!(plan.delete.len(), 2);
-    assert!(waits_for(&plan, "RepairLimit", 8, "2 repairs at most"));
+    assert!(waits_for(&plan, "RepairLimit", 8, "at most 2 may be at once"));
 }
 
 /// A Node that reports Ready and has another condition that its set counts as unhealthy.
@@ -87,7 +87,7 @@ fn a_repair_of_a_ready_node_is_in_flight_until_the_node_is_gone() {
         let members = join(&[nodes(2, "new"), vec![deadlocked("next"), leaving(stage)]]);
         let plan = plan(&wanted, &members);
         assert!(plan.delete.is_empty(), "{stage:?}");
-        assert!(waits_for(&plan, "RepairLimit", 1, "1 repairs at most"));
+        assert!(waits_for(&plan, "RepairLimit", 1, "at most 1 may be at once"));
     }
     let members = join(&[nodes(3, "new"), vec![deadlocked("next")]]);
     assert_eq!(deleted(&plan(&wanted, &members)), ["next"]);
