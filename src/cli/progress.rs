@@ -95,7 +95,7 @@ async fn watch(
             change = changes.next() => change,
             () = &mut unobserved, if !is_warned && display.last.as_ref().is_none_or(|last| !last.is_observed) => {
                 is_warned = true;
-                display.note("No operator has looked at it yet: does one run? kube-node doctor finds out.");
+                display.note("No operator has reconciled it yet: does one run? kube-node doctor finds out.");
                 continue;
             }
         };

@@ -60,7 +60,7 @@ fn shown(report: &Report<'_>) -> NodeView {
 }
 
 #[test]
-fn what_is_shown_is_not_written_again() {
+fn unchanged_status_is_not_written() {
     let healthy = report(true);
     let node = shown(&healthy);
     assert!(healthy.is_shown_by(&node));

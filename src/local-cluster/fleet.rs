@@ -220,7 +220,7 @@ fn stalled(set: Option<&NodeSet>) -> String {
     };
     let conditions = match set.and_then(|set| set.status.as_ref()) {
         Some(status) => status.conditions.iter().map(describe).collect::<Vec<_>>().join("; "),
-        None => "no status: no operator has looked at it".to_owned(),
+        None => "no status: no operator has reconciled it".to_owned(),
     };
     format!(
         "{} of {} nodes are Ready and no further one became so within {} s; NodeSet {NODE_SET}: {conditions}",

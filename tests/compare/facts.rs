@@ -261,7 +261,7 @@ fn of_cgroups(part: &str) -> &'static [&'static str] {
     if part == "limits" { &["cpu"] } else { &["cpu", "memory"] }
 }
 
-/// Each value below `value` with its path, sorted by it, without the fields that are looked at elsewhere.
+/// Each value below `value` with its path, sorted by it, without the fields that other facts compare.
 pub fn flatten(
     path: &str,
     value: &Value,

@@ -171,7 +171,7 @@ fn status(status: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     for (key, value) in status.as_object().unwrap() {
         match key.as_str() {
-            // Looked at elsewhere, or depending on the pods that have been here.
+            // Compared by other facts, or dependent on earlier pods.
             "conditions" | "capacity" | "allocatable" | "images" => {}
             "addresses" => {
                 let types = value.as_array().unwrap().iter().map(|address| address["type"].as_str().unwrap());

@@ -89,7 +89,7 @@ pub(super) async fn operator(client: &Client, namespaces: &Namespaces) -> anyhow
     if probe(client).await? {
         return Ok(Finding::good("it answers"));
     }
-    Ok(Finding::bad("none answers: a NodeClass that was made to ask with was not looked at")
+    Ok(Finding::bad("none answers: a NodeClass that was created to ask with got no condition")
         .hint("start one, in the cluster (kube-node setup --operator) or beside it: kube-node operator --kubeconfig FILE")
         .hint(format!(
             "where it runs as a pod: kubectl -n {} get pods, and the logs of that pod",
@@ -112,7 +112,7 @@ fn set(set: &NodeSet) -> Option<Finding> {
     let Progress::Waiting(waiting) = progress(Goal::Ready, name, Some(set)) else { return None };
     let mut finding = Finding::bad(format!("{name}: {}", waiting.line));
     if !waiting.is_observed {
-        finding = finding.hint("the operator has not looked at it as it is now");
+        finding = finding.hint("the operator has not observed its last change");
     }
     if let Some(delay) = waiting.delay {
         let advice = hint(delay.split(':').next().unwrap_or_default());

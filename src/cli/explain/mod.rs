@@ -49,7 +49,7 @@ pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     let lines = format!("NodeSet {set_name} of NodeClass {class}: {headline}\n");
     let mut text = Text { set: set_name, now, lines, hints: Vec::new() };
     if status.observed_generation.is_some() && status.observed_generation != set.metadata.generation {
-        let note = "the status is older than the spec: the operator has not looked at the last change yet";
+        let note = "the status is older than the spec: the operator has not observed the last change yet";
         text.row("Note", note);
     }
     if set.spec.paused == Some(true) {
@@ -162,7 +162,7 @@ impl Text<'_> {
         if let Some(halted) = halt_time {
             self.row("", format!("halted itself {} ago: progressDeadline was over", self.age(halted)));
             if is_resumed_since(set, halted.0) {
-                self.row("", "-> It has been resumed since: the operator has not looked at that yet.");
+                self.row("", "-> It has been resumed since: the operator has not observed that yet.");
             } else {
                 self.hint("ProgressDeadlineExceeded");
             }

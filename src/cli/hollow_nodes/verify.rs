@@ -81,8 +81,7 @@ fn findings(sets: &[NodeSet], rows: &[Row]) -> anyhow::Result<(Vec<String>, bool
         is_ready = false;
         lines.push(format!("{prefix}{}", waiting.line));
         if !waiting.is_observed {
-            let unseen =
-                "The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.";
+            let unseen = "The operator has not observed the last change of the NodeSet: kube-node doctor finds out why.";
             lines.push(unseen.to_owned());
         }
         lines.extend(waiting.delay);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_class_is_waited_for_until_the_set_has_observed_it() {
+    fn status_waits_until_the_set_observes_the_changed_class() {
         let at = |generation| ClassVersion { name: "medium".to_owned(), generation: Some(generation) };
         let observed = set(&json!({"status": {"observedClassGeneration": 2}}));
         let Progress::Waiting(waiting) = super::state(&observed, Some(&at(3))) else { panic!("done") };

@@ -49,7 +49,7 @@ fn every_machine_creates_its_csi_node_once_when_the_first_csi_driver_comes() {
 }
 
 #[test]
-fn a_machine_creates_its_csi_node_at_once_if_its_class_asks_for_it() {
+fn csi_node_always_is_created_at_once() {
     let mut world = World::new(vec![node("a", 1)], vec![]);
     world.create("a", None);
     world.run(1);
@@ -61,7 +61,7 @@ fn a_machine_creates_its_csi_node_at_once_if_its_class_asks_for_it() {
 }
 
 #[test]
-fn a_silent_machine_creates_its_csi_node_once_it_is_healthy() {
+fn silent_machine_creates_its_csi_node_when_healthy() {
     let silent = Failures {
         unhealthy_duration: GoDuration(secs(30)),
         healthy_duration: Some(GoDuration(secs(60))),

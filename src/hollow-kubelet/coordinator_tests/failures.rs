@@ -54,7 +54,7 @@ fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
 }
 
 #[test]
-fn a_pod_that_comes_in_a_short_silence_starts_after_it() {
+fn pod_bound_during_silence_starts_afterwards() {
     let mut world = World::new(vec![node("a", 1)], vec![]);
     world.create("a", Some(silent_by_turns()));
     world.run(80);

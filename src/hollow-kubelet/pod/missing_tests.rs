@@ -21,7 +21,7 @@ fn after_without(pod: PodView, second: i64, reference: &Reference) -> (PodView, 
 }
 
 #[test]
-fn a_pod_whose_volume_is_missing_stays_pending_without_a_sandbox_and_then_starts() {
+fn pod_with_missing_volume_stays_pending_until_it_comes() {
     let claim = reference(ReferenceKind::Secret, ReferenceUser::Volume("v".into()));
     let (held, events) = after_without(pod(spec(RestartPolicy::Always, &[])), 0, &claim);
     assert_eq!((&*held.status.phase, doing(&held)), ("Pending", vec!["ContainerCreating".to_owned(); 2]));
@@ -35,7 +35,7 @@ fn a_pod_whose_volume_is_missing_stays_pending_without_a_sandbox_and_then_starts
 }
 
 #[test]
-fn a_container_whose_variables_are_missing_waits_in_its_sandbox_and_others_run() {
+fn container_with_missing_variables_waits_while_others_run() {
     let map = reference(ReferenceKind::ConfigMap, ReferenceUser::Container("a".into()));
     let (held, events) = after_without(pod(spec(RestartPolicy::Never, &[("run-time", "1h")])), 0, &map);
     assert_eq!(

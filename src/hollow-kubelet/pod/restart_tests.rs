@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 
 #[test]
-fn what_ends_again_and_again_backs_off_as_a_kubelet_does() {
+fn restart_back_off_follows_the_kubelet() {
     let crashing = pod(spec(RestartPolicy::Always, &[("run-time.a", "2s"), ("exit-code.a", "1")]));
     let lines = recorded_events(crashing, 2_000);
     let waits: Vec<i64> = lines
