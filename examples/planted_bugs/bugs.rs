@@ -16,6 +16,8 @@ pub struct Bug {
     pub seed: Option<u64>,
     /// A scenario that is known to find it, with a fault or without one.
     pub scenario: Option<String>,
+    /// A test of the simulation that finds it by itself.
+    pub test: Option<String>,
     pub edits: Vec<Edit>,
 }
 
@@ -38,6 +40,7 @@ struct Entry {
     name: String,
     seed: Option<u64>,
     scenario: Option<String>,
+    test: Option<String>,
     file: Option<String>,
     find: Option<String>,
     replace: Option<String>,
@@ -70,7 +73,7 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-fn bug(Entry { name, seed, scenario, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
+fn bug(Entry { name, seed, scenario, test, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
     match (file, find, replace) {
         (Some(file), Some(find), Some(replace)) => edits.push(Edit { file, find, replace }),
         (None, None, None) if !edits.is_empty() => {}
@@ -81,5 +84,5 @@ fn bug(Entry { name, seed, scenario, file, find, replace, mut edits }: Entry) ->
         edits.iter().any(|edit| edit.replace.contains(&switch)),
         "no edit of bug {name} is under planted({switch})"
     );
-    Ok(Bug { name, seed, scenario, edits })
+    Ok(Bug { name, seed, scenario, test, edits })
 }

@@ -6,8 +6,9 @@
 //!
 //! A copy of the source, in `target/planted-bugs/source`, gets the edits of all bugs and is built once, in
 //! `target/planted-bugs/target` or `CARGO_TARGET_DIR`; `KUBE_NODE_PLANTED` switches on one bug. Without a bug the copy has
-//! to pass. A bug is tried with the schedule that is known to find it, if its list has one; else, or if that one does not find it
-//! any more, with the first schedules, and then with the scenarios of the systematic generator, each for `--seconds` at most.
+//! to pass. A bug is tried with the test, the scenario or the schedule that is known to find it, if its list has one; else, or if
+//! that one does not find it any more, with the first schedules, and then with the scenarios of the systematic generator, each
+//! for `--seconds` at most.
 
 mod bugs;
 mod source;
@@ -25,6 +26,9 @@ use crate::{
     bugs::Bug,
     trial::{Found, Simulation},
 };
+
+/// Longest violation in the table, in characters.
+const LONGEST: usize = 110;
 
 /// Arguments of the command line.
 struct Options {
@@ -52,12 +56,15 @@ fn main() -> anyhow::Result<ExitCode> {
         bail!("without a bug, {}: {}", found.by, found.violation);
     }
     println!("without a bug: {} schedules pass in {:.0} s\n", options.seeds, begun.elapsed().as_secs_f64());
-    println!("| bug | found by | schedules | violation |\n|---|---|---|---|");
+    println!("| bug | found by | schedules | violation |\n| --- | --- | --- | --- |");
     let mut missed = Vec::new();
     for bug in &chosen {
         let name = Some(bug.name.as_str());
         let known = bug.seed.map(|seed| seed..seed + 1);
-        let mut found = None;
+        let mut found = match &bug.test {
+            Some(test) => simulation.test(name, test)?,
+            None => None,
+        };
         if let Some(scenario) = &bug.scenario {
             found = simulation.systematic(name, scenario, options.limit)?;
         }
@@ -70,14 +77,23 @@ fn main() -> anyhow::Result<ExitCode> {
             found = simulation.systematic(name, "all", options.limit)?;
         }
         if let Some(Found { by, schedules, violation }) = found {
-            println!("| {} | {by} | {schedules} | {} |", bug.name, violation.replace('|', "\\|"));
+            println!("| `{}` | {by} | {schedules} | {} |", bug.name, shown(&violation));
         } else {
-            println!("| {} | nothing | | |", bug.name);
+            println!("| `{}` | nothing | | |", bug.name);
             missed.push(bug.name.as_str());
         }
     }
     println!("\n{} of {} bugs are found", chosen.len() - missed.len(), chosen.len());
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A violation as a cell of the table.
+fn shown(violation: &str) -> String {
+    let violation = violation.replace('|', "\\|").replace('{', "(").replace('}', ")");
+    match violation.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &violation[..end]),
+        None => violation,
+    }
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Options> {
@@ -120,7 +136,13 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_those_that_there_are() {
-        let bug = |name: &str| Bug { name: name.to_owned(), seed: None, scenario: None, edits: Vec::new() };
+        let bug = |name: &str| Bug {
+            name: name.to_owned(),
+            seed: None,
+            scenario: None,
+            test: None,
+            edits: Vec::new(),
+        };
         let all = [bug("a"), bug("b")];
         let error = choose(&all, &["c".to_owned()]).err().unwrap();
         assert_eq!(error.to_string(), "there is no bug c; there are: a, b");

@@ -111,6 +111,22 @@ impl<'a> Simulation<'a> {
         Ok(Some(Found { by, schedules: String::new(), violation: violation(&output) }))
     }
 
+    /// Runs a test of the simulation with a bug.
+    pub fn test(&self, bug: Option<&str>, test: &str) -> anyhow::Result<Option<Found>> {
+        // The setting is that of another test.
+        let (schedules, setting) = (String::new(), ("KUBE_NODE_SCENARIO", "scale-up"));
+        Ok(match self.run(test, bug, setting, HANGS)? {
+            End::Passed => None,
+            End::Failed(output) => {
+                Some(Found { by: format!("`{test}`"), schedules, violation: violation(&output) })
+            }
+            End::TooLate => {
+                let violation = format!("hangs: no end after {} s", HANGS.as_secs());
+                Some(Found { by: format!("`{test}`"), schedules, violation })
+            }
+        })
+    }
+
     fn run(
         &self,
         test: &str,
