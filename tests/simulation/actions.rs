@@ -12,7 +12,7 @@ use crate::{
     faults::AtScaleRequest,
     kubemark::lose_machine,
     objects::name,
-    others::Others,
+    others::{Others, is_leaving},
     people::AGENT,
     process::{self, GROUP, Host},
     schedule::{Action, HALTS, Schedule},
@@ -153,6 +153,10 @@ impl Schedule {
             Action::Late(resource, seconds) => {
                 cluster.faults.delay(resource, Duration::from_secs(*seconds));
             }
+            Action::Relist => {
+                cluster.server.compact();
+                cluster.faults.relisted.notify_waiters();
+            }
             Action::StopAtRenewal(n, seconds) => {
                 host(*n).stop_at_next_renewal(Duration::from_secs(*seconds));
             }
@@ -198,8 +202,29 @@ impl Schedule {
             set["spec"]["minReadyTime"] = json!(["0s", "7s"][usize::from(self.seed.is_multiple_of(2))]);
             let sick = json!({ "type": SICK, "status": "True", "for": "20s" });
             set["spec"]["remediation"]["unhealthyConditions"] = json!([sick]);
+            if self.has_people {
+                set["spec"]["remediation"]["maxInFlight"] = json!(1);
+            }
         }
         set
+    }
+
+    /// Deletes the sets of a class that was deleted, and makes the class and the sets again once the class is gone.
+    pub fn remake_class(&self, others: &Others, wanted: &mut DesiredState) {
+        if !wanted.remakes_class {
+            return;
+        }
+        if !others.of("nodeclasses").is_empty() {
+            for set in others.of("nodesets").iter().filter(|set| !is_leaving(set)) {
+                others.call(Method::DELETE, &format!("{SETS}/{}", name(set)), &Value::Null);
+            }
+            return;
+        }
+        wanted.remakes_class = false;
+        others.call(Method::POST, CLASSES, &self.class(wanted));
+        for (set, replicas) in &wanted.sets {
+            others.call(Method::POST, SETS, &self.set(set, *replicas));
+        }
     }
 
     /// Writes the class as users want it.

@@ -195,6 +195,11 @@ impl Checks {
         self.state.lock().invariants.is_certain = is_certain;
     }
 
+    /// Says how many Nodes a set may make at most.
+    pub fn expect_nodes(&self, most: Option<usize>) {
+        self.state.lock().invariants.most_created = most;
+    }
+
     /// Says for how long what was so before may still be acted on.
     pub fn remember_for(&self, time: Duration) {
         self.state.lock().invariants.memory = time;
@@ -311,6 +316,10 @@ impl Checks {
 
     /// A process will hear that its write is refused.
     pub fn refused(&self, sent: &Sent) {
+        let refused = self.state.lock().invariants.waits.refuse(sent);
+        if let Some(refused) = refused {
+            self.violate(&refused);
+        }
         if sent.path.starts_with("/api/v1/nodes/") && sent.json()["spec"]["unschedulable"] == true {
             let uid = sent.json()["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
             self.state.lock().invariants.permits.refused(uid);
@@ -360,12 +369,17 @@ impl Checks {
         }
     }
 
-    /// Checks that rollouts halt when they have to, where each write is answered.
+    /// Checks that rollouts halt and Nodes expire when they have to, where each write is answered.
     pub fn watch_rollouts(&self, server: &ApiServer) {
         let found = {
             let invariants = &self.state.lock().invariants;
             let now = simulated_time::time_of(self.begun);
-            if invariants.is_certain { invariants.reasons.check_halts(server, now) } else { None }
+            if invariants.is_certain {
+                let reasons = &invariants.reasons;
+                reasons.check_halts(server, now).or_else(|| reasons.check_expiry(server, now))
+            } else {
+                None
+            }
         };
         if let Some(found) = found {
             self.violate(&found);

@@ -33,6 +33,8 @@ pub struct DesiredState {
     pub cordons: bool,
     /// What ends the acts of people that last.
     pub undo: Vec<Undo>,
+    /// True until the class that users have deleted is gone and made again.
+    pub remakes_class: bool,
     /// True if cluster-autoscaler scales the first set.
     pub is_scaled: bool,
 }
@@ -171,6 +173,9 @@ impl DesiredState {
                 continue;
             }
             let (spec, status) = (&set["spec"], &set["status"]);
+            // The field of a newer release stays in the revision, and its Nodes work without it.
+            let waits = status["waits"].as_array().into_iter().flatten();
+            let is_waiting = waits.into_iter().any(|wait| wait["reason"] != "RevisionNotHonoured");
             if is_leaving(set) {
                 return Some(format!("{} is on its way out", name(set)));
             }
@@ -182,7 +187,7 @@ impl DesiredState {
                     != spec["replicas"].as_u64().unwrap_or_default()
                 || status["readyReplicas"].as_u64().unwrap_or_default()
                     != spec["replicas"].as_u64().unwrap_or_default()
-                || !status["waits"].is_null()
+                || is_waiting
                 || !classes.iter().any(|class| class["status"]["revision"] == status["updateRevision"])
             {
                 return Some(format!("status of {}: {status}", name(set)));

@@ -11,6 +11,7 @@ use std::{
 use http::Method;
 use kube_node_testing::api_server::Random;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::schedule::Schedule;
@@ -81,7 +82,8 @@ impl Fault {
     /// Those of watches.
     pub const OF_WATCHES: [Self; 4] = [Self::Lag, Self::Frozen, Self::Ended, Self::Compacted];
     /// Faults that a systematic run puts at each write.
-    pub const OF_WRITES: [Self; 11] = [
+    pub const OF_WRITES: [Self; 12] = [
+        Self::Slow,
         Self::LostRequest,
         Self::LostAnswer,
         Self::DoneLater,
@@ -143,6 +145,15 @@ pub enum AtScaleRequest {
     Kill,
 }
 
+/// What a webhook does to each write to one Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Webhook {
+    /// It answers with an error.
+    Fails,
+    /// It takes seconds.
+    IsSlow,
+}
+
 /// Faults of one schedule.
 #[derive(Debug)]
 pub struct Faults {
@@ -167,8 +178,10 @@ pub struct Faults {
     happened: AtomicU64,
     /// The Node to which an admission policy refuses all writes of the operators.
     refused: Mutex<Option<String>>,
-    /// The Node for which a webhook fails, and until when.
-    failing: Mutex<Option<(String, Instant)>>,
+    /// The Node that a webhook is called for, and until when.
+    webhook: Mutex<Option<(String, Webhook, Instant)>>,
+    /// Until when a newer release writes the revisions.
+    upgraded: Mutex<Option<Instant>>,
     /// Resource that the processes may not write, and until when.
     forbidden: Mutex<Option<(&'static str, Instant)>>,
     /// Resource of which the operators' watches show everything late, and by how much.
@@ -177,6 +190,8 @@ pub struct Faults {
     outage: Mutex<Option<Instant>>,
     /// What happens at the next scale request.
     at_scale_request: Mutex<Option<AtScaleRequest>>,
+    /// Ends all watches of the operators.
+    pub relisted: Notify,
     /// Tells the request of a process that was killed that the next scale request is about to arrive.
     pub overtaken: Notify,
 }
@@ -185,7 +200,8 @@ impl Faults {
     /// The faults of a schedule, until a time.
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
         let Schedule { seed, faults, single, storm, page, spared, is_instant, .. } = schedule.clone();
-        let (writes, happened, refused, failing, forbidden, late, outage, at_scale_request) = <_>::default();
+        let (writes, happened, refused, webhook, upgraded, forbidden) = <_>::default();
+        let (late, outage, at_scale_request) = <_>::default();
         Self {
             seed,
             classes: faults,
@@ -198,11 +214,13 @@ impl Faults {
             writes,
             happened,
             refused,
-            failing,
+            webhook,
+            upgraded,
             forbidden,
             late,
             outage,
             at_scale_request,
+            relisted: Notify::new(),
             overtaken: Notify::new(),
         }
     }
@@ -266,16 +284,34 @@ impl Faults {
         node.is_some_and(|node| self.refused.lock().as_deref() == Some(node))
     }
 
-    /// Lets a webhook fail for each write to a Node, for a time.
-    pub fn fail(&self, node: String, time: Duration) {
-        *self.failing.lock() = Some((node, self.until.min(Instant::now() + time)));
+    /// Calls a webhook for each write to a Node, for a time.
+    pub fn call_webhook(&self, node: String, webhook: Webhook, time: Duration) {
+        *self.webhook.lock() = Some((node, webhook, self.until.min(Instant::now() + time)));
     }
 
-    /// Returns true if a webhook fails for writes to this path.
-    pub fn is_failing(&self, path: &str) -> bool {
-        let failing = self.failing.lock();
-        let node = failing.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(node, _)| node);
-        node.is_some_and(|node| path.strip_prefix("/api/v1/nodes/") == Some(node))
+    /// The webhook that is called for writes to this path.
+    pub fn webhook(&self, path: &str) -> Option<Webhook> {
+        let webhook = self.webhook.lock();
+        let (node, webhook, _) = webhook.as_ref().filter(|(_, _, until)| Instant::now() < *until)?;
+        (path.strip_prefix("/api/v1/nodes/") == Some(node)).then_some(*webhook)
+    }
+
+    /// Lets a newer release write the revisions, for a time.
+    pub fn upgrade(&self, time: Duration) {
+        *self.upgraded.lock() = Some(Instant::now() + time);
+    }
+
+    /// The body of a write as the present release sends it.
+    pub fn released(&self, path: &str, body: &[u8]) -> Vec<u8> {
+        let is_newer = self.upgraded.lock().is_some_and(|until| Instant::now() < until);
+        if is_newer
+            && path.ends_with("/controllerrevisions")
+            && let Ok(mut revision) = serde_json::from_slice::<Value>(body)
+        {
+            revision["data"]["ofANewerRelease"] = json!({ "field": true });
+            return revision.to_string().into_bytes();
+        }
+        body.to_vec()
     }
 
     /// Methods of the writes that all processes sent.

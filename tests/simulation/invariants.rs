@@ -11,7 +11,9 @@ use std::{
 
 use http::Method;
 use jiff::Timestamp;
-use kube_node_api::names::{LABEL_NODE_UID, MACHINE_NAMESPACE};
+use kube_node_api::names::{
+    LABEL_NODE_UID, LABEL_NODECLASS, LABEL_REVISION, MACHINE_NAMESPACE, OPERATOR_NAMESPACE,
+};
 use kube_node_planner::drain::LAST_GRACE;
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
@@ -29,6 +31,7 @@ use crate::{
     preconditions,
     reasons::Reasons,
     statuses::Statuses,
+    waits::Waits,
 };
 
 /// Time until a Node counts as available at the latest: the set's time, and that of a watch that freezes twice, or of a drain
@@ -95,6 +98,13 @@ pub struct Invariants {
     cidrs: BTreeMap<String, String>,
     pub permits: Permits,
     pub reasons: Reasons,
+    pub waits: Waits,
+    /// Process that made each Node by a request that it did not give up.
+    creators: BTreeMap<String, String>,
+    /// Most Nodes that a set may make; None if Nodes may have to be made again.
+    pub most_created: Option<usize>,
+    /// Number of Nodes that each set has made.
+    created: BTreeMap<String, usize>,
     /// Process that made the pod of each machine at once, by the UID of its Node.
     machines: BTreeMap<String, String>,
     drains: Drains,
@@ -112,6 +122,11 @@ impl Invariants {
         match after["kind"].as_str() {
             Some("NodeSet") => {
                 self.reasons.note(change);
+                if change.deleted
+                    && let Some(left) = self.left_behind(server, after, by)
+                {
+                    return Some(left);
+                }
                 let name = name(after);
                 let size = if change.deleted { (0, 0) } else { size(after) };
                 let sizes = self.sizes.entry(name).or_default();
@@ -121,7 +136,13 @@ impl Invariants {
                     }
                     sizes.push((None, size.0, size.1));
                 }
-                self.statuses.check(after, before, by, self.time)
+                // A status that a late request brings back is about another time.
+                let waits = if by.is_some_and(|sent| !sent.is_given_up) {
+                    self.waits.check(after, self.memory)
+                } else {
+                    None
+                };
+                self.statuses.check(after, before, by, self.time).or(waits)
             }
             Some("NodeClass") => {
                 self.reasons.note(change);
@@ -131,11 +152,11 @@ impl Invariants {
             Some("Node") => {
                 let by_us = by.is_some_and(|sent| sent.process.starts_with("operator"));
                 let reason = if by_us && self.is_certain {
-                    self.reasons.check(server, change, self.memory, self.time)
+                    self.reasons.check(server, change, by, self.memory, self.time)
                 } else {
                     None
                 };
-                self.reasons.note_node(change);
+                self.reasons.note_node(change, by);
                 reason.or_else(|| self.check_node(server, change, before, by))
             }
             Some("Lease") if name(after) == "kube-node-operator" => {
@@ -289,6 +310,20 @@ impl Invariants {
                 && let Some(owner) = preconditions::unprotected(server, after)
             {
                 return Some(format!("{node} is created, and {owner} has no finalizer"));
+            }
+            if by_us && let Some(problem) = foreign_revision(server, after) {
+                return Some(problem);
+            }
+            self.creators.remove(&node);
+            if let Some(sent) = by.filter(|sent| by_us && !sent.is_given_up) {
+                self.creators.insert(node.clone(), sent.process.clone());
+                let created = self.created.entry(set.clone()).or_default();
+                *created += 1;
+                if let Some(most) = self.most_created.filter(|most| *created > *most) {
+                    return Some(format!(
+                        "{node} is the Node number {created} of {set}, and {most} are enough"
+                    ));
+                }
             }
             let is_stray = !self.names.insert(node.clone()) || is_late;
             if is_stray {
@@ -469,4 +504,28 @@ pub fn size(set: &Value) -> (i64, i64) {
         return (replicas + surge, 0);
     }
     (replicas + surge, replicas - unavailable)
+}
+
+impl Invariants {
+    /// Says so if a set goes before a Node that the same process has made for it. One that arrives late comes after all.
+    fn left_behind(&self, server: &ApiServer, set: &Value, by: Option<&Sent>) -> Option<String> {
+        let process = by.filter(|sent| !sent.is_given_up).map(|sent| &sent.process)?;
+        let nodes = server.objects("", "nodes");
+        let left = nodes.iter().find(|node| {
+            let owners = node["metadata"]["ownerReferences"].as_array();
+            let is_own = owners.into_iter().flatten().any(|own| own["uid"] == set["metadata"]["uid"]);
+            is_own && self.creators.get(&name(node)) == Some(process)
+        })?;
+        Some(format!("{} goes, and its Node {} is there", name(set), name(left)))
+    }
+}
+
+/// Says so if a Node is of a revision of another class.
+fn foreign_revision(server: &ApiServer, node: &Value) -> Option<String> {
+    let label = |key: &str| node["metadata"]["labels"][key].as_str();
+    let (class, revision) = (label(LABEL_NODECLASS)?, label(LABEL_REVISION)?);
+    let stored = format!("{class}-{revision}");
+    let stored = server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored)?;
+    let of = stored["metadata"]["labels"][LABEL_NODECLASS].as_str();
+    (of != Some(class)).then(|| format!("{} of {class} has a revision of {of:?}: {revision}", name(node)))
 }

@@ -36,6 +36,7 @@ mod schedule;
 mod shrink;
 mod slow_webhooks;
 mod statuses;
+mod waits;
 
 use std::{
     env::var,
@@ -60,7 +61,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Time for random schedules in `cargo test`, the fewest and the most of them.
 const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
-const SAMPLE: usize = 193;
+const SAMPLE: usize = 499;
 /// Seeds that showed a fault of the operator once, and the fault.
 const REGRESSIONS: [(u64, &str); 38] = [
     (86, "a status without an answer was forgotten, so that the rollout's clock began anew"),
@@ -280,7 +281,7 @@ fn names_that_do_not_exist_are_refused_with_those_that_do() {
     assert_eq!(parse_fault("Conflict@17"), Ok((17, Fault::Conflict)));
     assert!(parse_fault("Conflict").unwrap_err().contains("written as Conflict@17"));
     let error = parse_fault("Confict@1").unwrap_err();
-    assert!(error.contains("there is no fault Confict of a write; there are: LostRequest, "), "{error}");
+    assert!(error.contains("there is no fault Confict of a write; there are: Slow, LostRequest, "), "{error}");
     assert!(parse_fault("Frozen@1").unwrap_err().contains("there is no fault Frozen of a write"));
     let error = Scenario::named("roll-out").unwrap_err();
     assert_eq!(

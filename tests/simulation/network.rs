@@ -33,7 +33,7 @@ use tower::Service;
 
 use crate::{
     checks::{Checks, Sent},
-    faults::{AtScaleRequest, Fault, Faults},
+    faults::{AtScaleRequest, Fault, Faults, Webhook},
     process::Host,
 };
 
@@ -159,9 +159,16 @@ impl Network {
             shared.checks.refused(&sent);
             return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
         }
-        if is_write && shared.faults.is_failing(head.uri.path()) {
-            shared.checks.refused(&sent);
-            return Ok(refusal(500, "InternalError", "failed calling webhook \"nodes.example.com\""));
+        match shared.faults.webhook(head.uri.path()).filter(|_| is_write) {
+            None => {}
+            Some(Webhook::IsSlow) => {
+                sleep(up_to(&mut draws, CLIENT_TIMEOUT)).await;
+                self.alive().await;
+            }
+            Some(Webhook::Fails) => {
+                shared.checks.refused(&sent);
+                return Ok(refusal(500, "InternalError", "failed calling webhook \"nodes.example.com\""));
+            }
         }
         let is_renewal = sent.method == Method::PUT && sent.path.ends_with("/leases/kube-node-operator");
         let is_cut_off =
@@ -184,7 +191,8 @@ impl Network {
             }
             _ => {}
         }
-        let request = Request::from_parts(head, kube::client::Body::from(body.to_vec()));
+        let body = shared.faults.released(head.uri.path(), &body);
+        let request = Request::from_parts(head, kube::client::Body::from(body));
         if let Some(Fault::DoneLater) = fault {
             let (other, late) = (self.clone(), up_to(&mut draws, CLIENT_TIMEOUT));
             sent.is_given_up = true;
@@ -255,16 +263,19 @@ impl Network {
         let state = Some((frames, draws, network, late));
         let frames = stream::unfold(state, move |state| async move {
             let (mut frames, mut draws, network, late) = state?;
-            let chunk = match ends {
-                Some(after) => {
-                    let end = begun + after;
-                    tokio::select! {
-                        biased;
-                        () = sleep_until(end) => return None,
-                        chunk = frames.next() => chunk?,
-                    }
-                }
-                None => frames.next().await?,
+            let end = async || match ends {
+                Some(after) => sleep_until(begun + after).await,
+                None => std::future::pending().await,
+            };
+            let faults = &network.shared.faults;
+            let relisted = async || {
+                if is_operator { faults.relisted.notified().await } else { std::future::pending().await }
+            };
+            let chunk = tokio::select! {
+                biased;
+                () = end() => return None,
+                () = relisted() => return None,
+                chunk = frames.next() => chunk?,
             };
             sleep(up_to(&mut draws, network.shared.faults.lag_of_frame(lag))).await;
             sleep(network.shared.faults.freeze(&mut draws)).await;

@@ -36,6 +36,8 @@ const DETACHES: Duration = Duration::from_secs(3);
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 /// Taint of a Node whose kubelet is silent.
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Path of revisions.
+pub const REVISIONS: &str = "/apis/apps/v1/namespaces/kube-node-system/controllerrevisions";
 /// Taint of a Node whose machine is gone.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Taint of a Node that reports itself not ready.
@@ -76,6 +78,11 @@ impl Others {
         self.server.objects("", "nodes")
     }
 
+    /// All objects of a kind of ours.
+    pub fn of(&self, kind: &str) -> Vec<Arc<Value>> {
+        self.server.objects("kube-node.io", kind)
+    }
+
     /// Names of the class's revisions, as `spec.revision` takes them, oldest first.
     pub fn revisions(&self) -> Vec<String> {
         let mut revisions = self.server.objects("apps", "controllerrevisions");
@@ -106,7 +113,19 @@ impl Others {
     pub fn remake(&self, n: usize) {
         let mut staying = self.nodes();
         staying.retain(|node| !is_leaving(node) && !is_drained(node));
-        let Some(node) = staying.get(n % staying.len().max(1)) else { return };
+        if let Some(node) = staying.get(n % staying.len().max(1)) {
+            self.replace(node);
+        }
+    }
+
+    /// The same with the first Node that leaves, which has been cordoned for it.
+    pub fn remake_leaving(&self) {
+        if let Some(node) = self.nodes().iter().find(|node| is_leaving(node)) {
+            self.replace(node);
+        }
+    }
+
+    fn replace(&self, node: &Value) {
         let path = format!("/api/v1/nodes/{}", name(node));
         self.call(Method::PATCH, &path, &json!({ "metadata": { "finalizers": [] } }));
         self.call(Method::DELETE, &path, &Value::Null);
@@ -114,7 +133,9 @@ impl Others {
         for key in ["name", "labels", "annotations", "ownerReferences", "finalizers"] {
             metadata[key] = node["metadata"][key].clone();
         }
-        let again = json!({ "metadata": metadata, "spec": node["spec"] });
+        let mut spec = node["spec"].clone();
+        spec["unschedulable"] = json!(false);
+        let again = json!({ "metadata": metadata, "spec": spec });
         self.call(Method::POST, "/api/v1/nodes", &again);
     }
 
@@ -377,14 +398,21 @@ impl Others {
     }
 
     /// Nodes whose set is gone (garbage collector, `absentOwnerCache`): a creation that is carried out late brings one back.
+    /// Revisions whose class is gone.
     fn collect_orphans(&self) {
-        let sets = self.server.objects("kube-node.io", "nodesets");
-        let exists = |owner: &Value| sets.iter().any(|set| set["metadata"]["uid"] == owner["uid"]);
-        for node in self.server.objects("", "nodes") {
-            let owners = node["metadata"]["ownerReferences"].as_array().filter(|owners| !owners.is_empty());
-            let is_orphan = owners.is_some_and(|owners| !owners.iter().any(exists));
-            if is_orphan && !is_leaving(&node) {
-                self.call(Method::DELETE, &format!("/api/v1/nodes/{}", name(&node)), &Value::Null);
+        for (owners, of, path) in [
+            ("nodesets", ("", "nodes"), "/api/v1/nodes"),
+            ("nodeclasses", ("apps", "controllerrevisions"), REVISIONS),
+        ] {
+            let owners = self.server.objects("kube-node.io", owners);
+            let exists = |owner: &Value| owners.iter().any(|own| own["metadata"]["uid"] == owner["uid"]);
+            for object in self.server.objects(of.0, of.1) {
+                let named = object["metadata"]["ownerReferences"].as_array();
+                let named = named.filter(|named| !named.is_empty());
+                let is_orphan = named.is_some_and(|named| !named.iter().any(exists));
+                if is_orphan && !is_leaving(&object) {
+                    self.call(Method::DELETE, &format!("{path}/{}", name(&object)), &Value::Null);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! People at the edges of the API: times of a clock that is ahead, pauses, pinned revisions, finalizers taken away, Nodes
-//! marked and deleted by hand, an agent whose startup taint comes back, a webhook that fails for one Node.
+//! marked and deleted by hand, an agent whose startup taint comes back, a webhook that fails or is slow for one Node, a class
+//! that is deleted and made again, a newer release of the operator that comes and goes.
 //!
 //! Inputs: an act. Outputs: writes to the API server. Invariant: an act that lasts is undone when its time is over, or
 //! when users stop acting.
@@ -8,15 +9,17 @@ use std::time::Duration;
 
 use http::Method;
 use kube_ext::environment;
-use kube_node_api::names::{ANNOTATION_DELETE_FIRST, ANNOTATION_RESTARTED_AT, ANNOTATION_RESUMED_AT};
+use kube_node_api::names::{
+    ANNOTATION_DELETE_FIRST, ANNOTATION_RESTARTED_AT, ANNOTATION_RESUMED_AT, LABEL_NODECLASS,
+};
 use kube_node_testing::api_server::Random;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    actions::SETS,
+    actions::{CLASSES, SETS},
     desired_state::DesiredState,
-    faults::Faults,
+    faults::{Faults, Webhook},
     objects::{name, set_of},
     others::{Others, is_leaving},
     schedule::Action,
@@ -42,10 +45,20 @@ pub enum Act {
     Strip(usize),
     /// Marks the n-th Node to be deleted first, and deletes it.
     MarkAndDelete(usize),
+    /// Takes all finalizers from a Node that leaves, and makes it again with its annotations.
+    RemakeLeaving,
     /// The agent of the n-th Node is down for so many seconds.
     AgentDown(usize, u64),
     /// A webhook answers each write to the n-th Node with an error for so many seconds.
     FailWrites(usize, u64),
+    /// A webhook takes seconds for each write to the n-th Node for so many seconds.
+    DelayWrites(usize, u64),
+    /// Deletes the class and all sets; once the class is gone, makes all of them again.
+    RemakeClass,
+    /// For so many seconds, the Nodes of the set go at an age of 40 s, and a rollout leaves outdated ones alone.
+    Expire(u64),
+    /// For so many seconds, a newer release writes the revisions: they have a field that this one does not know.
+    Upgrade(u64),
 }
 
 /// What ends an act.
@@ -73,6 +86,17 @@ impl Act {
         }
     }
 
+    /// A random act of those that came later: the draws of known seeds stay as they are.
+    fn draw_later(random: &mut Random) -> Self {
+        let (which, seconds) = (random.below(6), 5 + random.number() % 60);
+        match random.number() % 5 {
+            0 | 1 => Self::DelayWrites(which, seconds),
+            2 => Self::RemakeClass,
+            3 => Self::Expire(3 * seconds),
+            _ => Self::Upgrade(2 * seconds),
+        }
+    }
+
     /// Does it.
     pub fn perform(self, others: &mut Others, wanted: &mut DesiredState, faults: &Faults) {
         let set = format!("{SETS}/a");
@@ -95,6 +119,10 @@ impl Act {
                 (annotated(key, ahead(seconds)), annotated(key, Value::Null), YEARS)
             }
             Self::Pause(seconds) => (spec("paused", json!(true)), spec("paused", Value::Null), seconds),
+            Self::Expire(seconds) => {
+                let with = |age: Value, r#type: Value| json!({ "spec": { "expireAfter": age, "strategy": { "type": r#type } } });
+                (with(json!("40s"), json!("OnDelete")), with(Value::Null, Value::Null), seconds)
+            }
             Self::Pin(n, seconds) => {
                 let revisions = others.revisions();
                 let Some(revision) = revisions.get(n % revisions.len().max(1)) else { return };
@@ -113,15 +141,30 @@ impl Act {
                 others.call(Method::DELETE, &path, &Value::Null);
                 return;
             }
+            Self::RemakeLeaving => {
+                others.remake_leaving();
+                return;
+            }
             Self::AgentDown(n, seconds) => {
                 let Some(node) = nth(n) else { return };
                 others.agents_down.insert(node, Instant::now() + Duration::from_secs(seconds));
                 return;
             }
-            Self::FailWrites(n, seconds) => {
+            Self::FailWrites(n, seconds) | Self::DelayWrites(n, seconds) => {
+                let fails = matches!(self, Self::FailWrites(..));
+                let webhook = if fails { Webhook::Fails } else { Webhook::IsSlow };
                 if let Some(node) = nth(n) {
-                    faults.fail(node, Duration::from_secs(seconds));
+                    faults.call_webhook(node, webhook, Duration::from_secs(seconds));
                 }
+                return;
+            }
+            Self::RemakeClass => {
+                wanted.remakes_class = true;
+                others.call(Method::DELETE, &format!("{CLASSES}/small"), &Value::Null);
+                return;
+            }
+            Self::Upgrade(seconds) => {
+                faults.upgrade(Duration::from_secs(seconds));
                 return;
             }
         };
@@ -143,7 +186,21 @@ impl DesiredState {
     }
 }
 
+/// A revision of another class, whose object has the name that the revision `other-v1-0` of this class would have.
+pub fn revision_of_another_class(controller: &str) -> Value {
+    json!({
+        "metadata": { "name": "small-other-v1-0", "labels": { LABEL_NODECLASS: "small-other" } },
+        "revision": 0, "data": { "nodeController": controller, "capacity": { "cpu": "1" } },
+    })
+}
+
 /// The acts of a schedule, each at a second before `active`.
 pub fn draw(random: &mut Random, active: u64) -> Vec<(u64, Action)> {
-    (0..2 + random.below(4)).map(|_| (5 + random.number() % active, Action::Act(Act::draw(random)))).collect()
+    let mut later = random.apart(0xac7);
+    let first = (0..2 + random.below(4)).map(|_| (5 + random.number() % active, Act::draw(random)));
+    let mut acts: Vec<_> = first.collect();
+    for _ in 0..later.below(3) {
+        acts.push((5 + later.number() % active, Act::draw_later(&mut later)));
+    }
+    acts.into_iter().map(|(at, act)| (at, Action::Act(act))).collect()
 }

@@ -1,11 +1,11 @@
-//! Each Node that an operator deletes has a reason, a Node keeps its revision as long as its machine lives, and a rollout halts
-//! if its new Nodes never start, and only then.
+//! Each Node that an operator deletes has a reason, and one of few at a time a repair; one that has expired goes. A Node keeps its
+//! revision as long as its machine lives, and a rollout halts if its new Nodes never start, and only then.
 //!
 //! Inputs: changes of Nodes, sets and classes. Output: a violation. Invariant: a reason that was there lately counts, since an
 //! operator may not have seen its end; all of this is checked only where each write is answered, and each watch and clock
 //! shows the truth.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube_node_api::names::{ANNOTATION_RESTARTED_AT, LABEL_REVISION};
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     actions::{SICK, STARTUP},
     autoscaler_checks::is_named,
+    checks::Sent,
     objects::{is_available, name, set_of, taints},
     others::is_leaving,
     people::AGENT,
@@ -24,6 +25,8 @@ use crate::{
 
 /// Age up to which a Node may still start.
 const YOUNG: Duration = Duration::from_mins(1);
+/// Time after which nothing is under way in a set that nobody changes.
+const CALM: Duration = Duration::from_secs(40);
 /// Time by which a halt may come later than the progress deadline.
 const LATE: Duration = Duration::from_secs(40);
 /// Time by which a halt may come earlier: times in a status have whole seconds, and an operator counts from its first sight.
@@ -40,6 +43,10 @@ pub struct Reasons {
     waiting: BTreeMap<String, Instant>,
     /// When the spec, the annotations or the deletion of each set or class changed last.
     changed: BTreeMap<String, Instant>,
+    /// When each Node was deleted, and by which process.
+    deleted: BTreeMap<String, (Instant, Option<String>)>,
+    /// When a Node of each set came, was deleted or went.
+    moved: BTreeMap<String, Instant>,
 }
 
 impl Reasons {
@@ -59,8 +66,17 @@ impl Reasons {
     }
 
     /// Notes a change of a Node.
-    pub fn note_node(&mut self, change: &Change) {
+    pub fn note_node(&mut self, change: &Change, by: Option<&Sent>) {
         let (node, now) = (&change.after, Instant::now());
+        let was_leaving = change.before.as_deref().is_some_and(is_leaving);
+        if change.before.is_none() || change.deleted || is_leaving(node) != was_leaving {
+            self.moved.insert(set_of(node), now);
+        }
+        if change.deleted {
+            self.deleted.remove(&name(node));
+        } else if is_leaving(node) && !was_leaving {
+            self.deleted.insert(name(node), (now, by.map(|sent| sent.process.clone())));
+        }
         let keep = |times: &mut BTreeMap<String, Instant>, holds: bool| {
             if holds && !change.deleted {
                 times.entry(name(node)).or_insert(now);
@@ -80,6 +96,7 @@ impl Reasons {
         &self,
         server: &ApiServer,
         change: &Change,
+        by: Option<&Sent>,
         memory: Duration,
         now: Timestamp,
     ) -> Option<String> {
@@ -109,13 +126,15 @@ impl Reasons {
         }
         let wanted = owner["spec"]["revision"].as_str().or(class["status"]["revision"].as_str());
         let restart = owner["metadata"]["annotations"][ANNOTATION_RESTARTED_AT].as_str().and_then(time);
-        let has_reason = |node: &Value| {
+        let expires = expires(owner);
+        let is_due = |node: &Value| {
             let created = node["metadata"]["creationTimestamp"].as_str().and_then(time);
-            let conditions = node["status"]["conditions"].as_array();
             wanted != Some(revision(node))
-                || conditions.into_iter().flatten().any(|one| one["type"] == SICK)
                 || restart.is_some_and(|restart| created < Some(restart) && restart <= now)
+                // By the Node's name, up to a tenth earlier.
+                || expires.is_some_and(|age| created.is_none_or(|created| now >= created + age.mul_f64(0.89)))
         };
+        let has_reason = |node: &Value| is_due(node) || is_sick(node);
         let nodes = server.objects("", "nodes");
         let (going, staying): (Vec<_>, Vec<_>) =
             nodes.iter().filter(|one| set_of(one) == set).partition(|one| is_leaving(one));
@@ -129,6 +148,18 @@ impl Reasons {
         }
         let is_young = self.seen.get(&node).is_none_or(|seen| seen.elapsed() <= YOUNG);
         let is_surplus = staying.len() as u64 + 1 > replicas;
+        let most = owner["spec"]["remediation"]["maxInFlight"].as_u64();
+        let is_known = |other: &&&Arc<Value>| {
+            let deleted = self.deleted.get(&name(other));
+            deleted.is_some_and(|(at, process)| {
+                at.elapsed() > memory || process.is_some() && process.as_ref() == by.map(|sent| &sent.process)
+            })
+        };
+        let repaired = going.iter().filter(|other| is_sick(other) && name(other) != node);
+        let repaired = repaired.filter(is_known).count() as u64;
+        if most.is_some_and(|most| repaired >= most) && is_sick(after) && !is_due(after) && !is_surplus {
+            return Some(format!("{node} is repaired beside {repaired} others, and {most:?} may be at once"));
+        }
         ((is_young || is_lasting(self.available.get(&node))) && !is_surplus && !has_reason(after))
             .then(|| format!("{node} goes: it is up to date, works or starts, and is no surplus"))
     }
@@ -170,6 +201,44 @@ impl Reasons {
             .then(|| format!("the rollout of {} does not halt: {rollout}", name(set)))
         })
     }
+}
+
+impl Reasons {
+    /// Checks that the Nodes of a set that has been left alone, and all of whose Nodes work, go at their age.
+    pub fn check_expiry(&self, server: &ApiServer, now: Timestamp) -> Option<String> {
+        let (nodes, classes) = (server.objects("", "nodes"), server.objects("kube-node.io", "nodeclasses"));
+        let is_calm = |since: Option<&Instant>| since.is_some_and(|since| since.elapsed() > CALM);
+        server.objects("kube-node.io", "nodesets").iter().find_map(|set| {
+            let age = expires(set)?;
+            let calm = is_calm(self.changed.get(&key(set))) && is_calm(self.moved.get(&name(set)));
+            let own: Vec<_> = nodes.iter().filter(|node| set_of(node) == name(set)).collect();
+            let works = |node: &&Arc<Value>| is_calm(self.available.get(&name(node))) && !is_leaving(node);
+            let is_held = set["spec"]["paused"] == true || set["status"]["rollout"]["haltTime"].is_string();
+            if is_held
+                || !calm
+                || !own.iter().all(works)
+                || !classes.iter().all(|class| is_calm(self.changed.get(&key(class))))
+            {
+                return None;
+            }
+            let is_old = |node: &&&Arc<Value>| {
+                let created = node["metadata"]["creationTimestamp"].as_str().and_then(time);
+                created.is_some_and(|created| created + age + CALM < now)
+            };
+            let old = own.iter().find(is_old)?;
+            Some(format!("{} stays, and its set lets no Node become older than {age:?}", name(old)))
+        })
+    }
+}
+
+/// Age at which a set replaces its Nodes.
+fn expires(set: &Value) -> Option<Duration> {
+    let seconds = set["spec"]["expireAfter"].as_str()?.strip_suffix('s')?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+fn is_sick(node: &Value) -> bool {
+    node["status"]["conditions"].as_array().into_iter().flatten().any(|one| one["type"] == SICK)
 }
 
 fn revision(node: &Value) -> &str {

@@ -25,7 +25,8 @@ use crate::{
     faults::{Fault, Faults},
     kubemark::HostingCluster,
     log::Entry,
-    others::Others,
+    others::{Others, REVISIONS},
+    people::revision_of_another_class,
     process::{self, Host, Program},
     reconciliations,
     schedule::{Action, Schedule},
@@ -163,6 +164,20 @@ impl Schedule {
         });
         checks.freezes = freezes;
         checks.is_prompt = !freezes && !is_late && self.faults.is_empty() && !is_cut_off;
+        // Each of these needs its Nodes once, and once more for each other version.
+        let is_plain = |action: &Action| {
+            matches!(action, Action::Scale(..) | Action::Roll(_) | Action::Refuse(_) | Action::Mark(_))
+        };
+        let most = |(_, action): &(u64, Action)| match action {
+            Action::Scale(_, replicas) => usize::try_from(*replicas).unwrap_or(usize::MAX),
+            _ => 0,
+        };
+        let rolls = self.actions.iter().filter(|(_, action)| matches!(action, Action::Roll(_))).count();
+        let scaled: usize = self.actions.iter().map(most).sum();
+        let is_plain = self.faults.is_empty()
+            && self.single.is_none()
+            && self.actions.iter().all(|(_, one)| is_plain(one));
+        all.expect_nodes(is_plain.then_some((scaled + 1) * (rolls + 1)));
         let is_disturbed = has(|action| matches!(action, Action::Outage(_) | Action::ClockError(..)));
         all.expect_answers(checks.is_prompt && self.single.is_none() && !is_disturbed);
     }
@@ -178,6 +193,10 @@ impl Schedule {
         let process::Cluster { server, checks, faults, begun, .. } = cluster;
         let mut wanted = DesiredState { is_scaled: self.scaling.is_some(), ..DesiredState::default() };
         others.call(Method::POST, CLASSES, &self.class(&wanted));
+        if self.has_people {
+            let revision = revision_of_another_class(if self.kubemark { "kubemark" } else { "hollow" });
+            others.call(Method::POST, REVISIONS, &revision);
+        }
         let mut actions = self.actions.iter().peekable();
         let mut hosting = HostingCluster::new(cluster.clone());
         let mut settled: Option<(Instant, Option<u64>)> = None;
@@ -193,6 +212,7 @@ impl Schedule {
             }
             let is_over = actions.peek().is_none() && Instant::now() >= faults.until;
             wanted.undo(others, is_over);
+            self.remake_class(others, &mut wanted);
             if wanted.heal(is_over) {
                 self.change_class(others, &wanted);
             }

@@ -15,7 +15,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 17] = [
+pub const ALL: [Scenario; 32] = [
     Scenario {
         name: "scale-up",
         of: |usual| Schedule { actions: vec![(1, scale(2)), (20, scale(5))], ..usual },
@@ -109,6 +109,102 @@ pub const ALL: [Scenario; 17] = [
                 (6, Action::Break(100)),
                 (42, Action::Roll(7)),
             ],
+            ..usual
+        },
+    },
+    // The answer to a deletion is lost, and no watch shows the deletion yet when other Nodes have fewer pods.
+    Scenario {
+        name: "unanswered-deletion",
+        of: |usual| Schedule {
+            active: 140,
+            actions: vec![
+                (1, scale(4)),
+                (20, Action::Run(1, 0)),
+                (30, late("nodes", 25)),
+                (31, scale(3)),
+                (33, Action::Run(5, 0)),
+                (65, late("nodes", 0)),
+                (70, Action::Run(1, 0)),
+                (80, late("nodes", 25)),
+                (81, scale(2)),
+                (83, Action::Run(6, 0)),
+                (115, late("nodes", 0)),
+            ],
+            ..usual
+        },
+    },
+    // A deletion gets lost, and its Node changes before the set grows again.
+    Scenario {
+        name: "lost-deletion",
+        of: |usual| Schedule {
+            actions: vec![
+                (1, scale(3)),
+                (20, scale(2)),
+                (21, Action::Mark(0)),
+                (21, Action::Mark(1)),
+                (21, Action::Mark(2)),
+                (22, scale(3)),
+            ],
+            ..usual
+        },
+    },
+    // A set is deleted before the watch shows the Nodes by which it has grown.
+    Scenario {
+        name: "grown-and-deleted",
+        of: |usual| Schedule {
+            actions: vec![
+                (1, scale(1)),
+                (20, late("nodes", 15)),
+                (21, scale(4)),
+                (22, Action::DeleteSet("a".to_owned())),
+                (45, late("nodes", 0)),
+            ],
+            ..usual
+        },
+    },
+    // The Nodes are listed anew while a deletion, then creations, are on their way; the list and what follows come late.
+    Scenario {
+        name: "relist",
+        of: |usual| Schedule {
+            active: 110,
+            actions: vec![
+                (1, scale(3)),
+                (29, late("nodes", 8)),
+                (30, scale(2)),
+                (31, Action::Relist),
+                (70, scale(4)),
+                (71, Action::Relist),
+                (100, late("nodes", 0)),
+            ],
+            ..usual
+        },
+    },
+    // A Node that is being drained is made again with the note of its drain, and is deleted again after the time limit.
+    Scenario {
+        name: "remade-in-a-drain",
+        of: |usual| Schedule {
+            has_people: true,
+            active: 120,
+            drain_timeout: Some(30),
+            actions: vec![
+                (1, scale(2)),
+                (20, Action::Run(2, 0)),
+                (39, Action::Forbid("pods", 15)),
+                (40, Action::DeleteNode(0)),
+                (45, Action::Act(Act::RemakeLeaving)),
+                (85, Action::DeleteNode(0)),
+                (86, Action::DeleteNode(1)),
+                (87, Action::DeleteNode(2)),
+            ],
+            ..usual
+        },
+    },
+    // A Node to which all writes are refused is outdated for minutes.
+    Scenario {
+        name: "refused-node",
+        of: |usual| Schedule {
+            active: 240,
+            actions: vec![(1, scale(1)), (20, Action::Refuse(0)), (21, Action::Roll(7))],
             ..usual
         },
     },
@@ -209,6 +305,134 @@ pub const ALL: [Scenario; 17] = [
                 (20, Action::Act(Act::MarkAndDelete(0))),
                 (21, Action::Act(Act::MarkAndDelete(1))),
                 (22, Action::Act(Act::MarkAndDelete(2))),
+            ],
+            ..usual
+        },
+    },
+    // Nodes of a set are outdated, left alone, and grow old.
+    Scenario {
+        name: "expiry",
+        of: |usual| Schedule {
+            has_people: true,
+            active: 240,
+            actions: vec![(1, scale(2)), (20, Action::Act(Act::Expire(220))), (25, Action::Roll(7))],
+            ..usual
+        },
+    },
+    // All Nodes of a set are sick at once, and work.
+    Scenario {
+        name: "repairs",
+        of: |usual| Schedule {
+            has_people: true,
+            storm: true,
+            unavailable: 3,
+            actions: vec![
+                (1, scale(3)),
+                (20, Action::Sicken(0)),
+                (20, Action::Sicken(1)),
+                (20, Action::Sicken(2)),
+            ],
+            ..usual
+        },
+    },
+    // A set is pinned while the Nodes of another one fail to start with the newest revision.
+    Scenario {
+        name: "pinned",
+        of: |usual| Schedule {
+            has_people: true,
+            active: 200,
+            actions: vec![
+                (1, scale(2)),
+                (1, scale_other(1)),
+                // The first revision is that of another class.
+                (20, Action::Act(Act::Pin(1, 200))),
+                (25, Action::Break(100)),
+                (160, scale(3)),
+            ],
+            ..usual
+        },
+    },
+    // A set is pinned to a revision of another class.
+    Scenario {
+        name: "other-class",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![(1, scale(2)), (20, Action::Act(Act::Pin(0, 30))), (25, scale(4))],
+            ..usual
+        },
+    },
+    // A paused set grows by its old revision, and the API server refuses its Nodes.
+    Scenario {
+        name: "refused-while-paused",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![
+                (1, scale(1)),
+                (20, Action::Act(Act::Pause(50))),
+                (21, Action::Roll(7)),
+                (25, Action::Forbid("nodes", 40)),
+                (26, scale(9)),
+            ],
+            ..usual
+        },
+    },
+    // The class cannot be used right after its Nodes were refused.
+    Scenario {
+        name: "spoiled",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![
+                (1, scale(1)),
+                (20, Action::Forbid("nodes", 20)),
+                (21, scale(3)),
+                (28, Action::Spoil(20)),
+            ],
+            ..usual
+        },
+    },
+    // A class is deleted with its set, and both are made again under their names.
+    Scenario {
+        name: "class-remade",
+        of: |usual| Schedule {
+            has_people: true,
+            actions: vec![
+                (1, scale(2)),
+                (20, Action::Act(Act::RemakeClass)),
+                (50, Action::Roll(7)),
+                (60, Action::DeleteNode(0)),
+            ],
+            ..usual
+        },
+    },
+    // A newer release writes a revision; the present one starts anew, makes machines of it and deletes them.
+    Scenario {
+        name: "downgrade",
+        of: |usual| Schedule {
+            has_people: true,
+            active: 100,
+            actions: vec![
+                (1, scale(2)),
+                (20, Action::Act(Act::Upgrade(30))),
+                (21, Action::Roll(7)),
+                (60, Action::Kill(0)),
+                (75, scale(3)),
+                (85, Action::DeleteNode(0)),
+            ],
+            ..usual
+        },
+    },
+    // A webhook takes seconds for each write to one Node, then fails for another one, while their set rolls.
+    Scenario {
+        name: "webhooks",
+        of: |usual| Schedule {
+            has_people: true,
+            active: 120,
+            actions: vec![
+                (1, scale(3)),
+                (20, Action::Act(Act::DelayWrites(0, 60))),
+                (21, Action::Roll(7)),
+                (80, Action::Act(Act::FailWrites(1, 30))),
+                (81, Action::Roll(8)),
             ],
             ..usual
         },
