@@ -44,8 +44,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let chosen = choose(&all, &options.names)?;
     let folder = root.join("target/planted-bugs");
     let copy = folder.join("source");
-    source::copy(root, &copy)?;
-    source::plant(&copy, &all)?;
+    source::copy(root, &copy, &all)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| folder.join("target"), PathBuf::from);
     let program = source::build(&copy, &target)?;
     let begun = Instant::now();

@@ -24,8 +24,10 @@ pub fn planted(name: &str) -> bool {
 }
 "#;
 
-/// Copies the tracked files of a repository. A file that is the same stays as it is, so that it is not built again.
-pub fn copy(root: &Path, copy: &Path) -> anyhow::Result<()> {
+/// Copies the tracked files of a repository, with the edits of all bugs. A file that is the same stays as it is, so that it is not
+/// built again.
+pub fn copy(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
+    let edited = edited(root, bugs)?;
     let listed = Command::new("git").current_dir(root).args(["ls-files", "-z"]).output();
     let listed = listed.context("cannot run git")?;
     ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
@@ -41,6 +43,8 @@ pub fn copy(root: &Path, copy: &Path) -> anyhow::Result<()> {
             if to.symlink_metadata().is_err() {
                 symlink(fs::read_link(&from)?, &to)?;
             }
+        } else if let Some(text) = edited.get(file) {
+            write(&to, text.as_bytes())?;
         } else {
             write(&to, &fs::read(&from)?)?;
         }
@@ -99,14 +103,6 @@ pub fn edited(root: &Path, bugs: &[Bug]) -> anyhow::Result<BTreeMap<String, Stri
         files.insert(file.to_owned(), text + SWITCH);
     }
     Ok(files)
-}
-
-/// Applies the edits of all bugs to a copy.
-pub fn plant(copy: &Path, bugs: &[Bug]) -> anyhow::Result<()> {
-    for (file, text) in edited(copy, bugs)? {
-        write(&copy.join(file), text.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// Builds the simulation of a copy and returns the path of the program.

@@ -281,7 +281,10 @@ fn names_that_do_not_exist_are_refused_with_those_that_do() {
     assert_eq!(parse_fault("Conflict@17"), Ok((17, Fault::Conflict)));
     assert!(parse_fault("Conflict").unwrap_err().contains("written as Conflict@17"));
     let error = parse_fault("Confict@1").unwrap_err();
-    assert!(error.contains("there is no fault Confict of a write; there are: Slow, LostRequest, "), "{error}");
+    assert!(
+        error.contains("there is no fault Confict of a write; there are: Slow, LostRequest, "),
+        "{error}"
+    );
     assert!(parse_fault("Frozen@1").unwrap_err().contains("there is no fault Frozen of a write"));
     let error = Scenario::named("roll-out").unwrap_err();
     assert_eq!(

@@ -32,8 +32,11 @@ pub fn is_available(node: &Value) -> bool {
     initialized && is_ready(node) && !is_draining(node)
 }
 
+/// A Node that is made again may have the note of the drain before.
 pub fn is_draining(node: &Value) -> bool {
-    node["metadata"]["annotations"]["kube-node.io/drain-started"].is_string()
+    let metadata = &node["metadata"];
+    metadata["annotations"]["kube-node.io/drain-started"].is_string()
+        && metadata["deletionTimestamp"].is_string()
 }
 
 /// Labels, annotations, taints and owners that others gave a Node, with their values.

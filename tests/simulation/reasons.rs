@@ -182,7 +182,10 @@ impl Reasons {
                 return None;
             }
             if rollout["haltTime"].is_string() {
-                let has_cause = waited.is_some_and(|waited| waited + EARLY >= deadline);
+                // A pause takes no time of the deadline.
+                let is_paused = set["spec"]["paused"] == true
+                    && self.changed.get(&key(set)).is_some_and(|since| since.elapsed() > EARLY);
+                let has_cause = waited.is_some_and(|waited| waited + EARLY >= deadline) && !is_paused;
                 let has_just_halted =
                     rollout["haltTime"].as_str().and_then(time)? + Duration::from_secs(2) > now;
                 return (has_just_halted && !has_cause).then(|| {
