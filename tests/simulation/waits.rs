@@ -55,14 +55,14 @@ impl Waits {
 
     /// Notes that the API server refuses a write.
     pub fn refuse(&mut self, sent: &Sent) -> Option<String> {
-        let set = sent.json()["metadata"]["labels"]["kube-node.io/nodeset"].as_str()?;
+        let owner = sent.json()["metadata"]["labels"]["kube-node.io/nodeset"].as_str()?;
         if sent.method != http::Method::POST || sent.path != "/api/v1/nodes" {
             return None;
         }
-        let refused = self.refused.entry((sent.process.clone(), set.to_owned())).or_default();
+        let refused = self.refused.entry((sent.process.clone(), owner.to_owned())).or_default();
         refused.retain(|at| at.elapsed() < WINDOW);
         refused.push(Instant::now());
         (refused.len() > MOST_REFUSED)
-            .then(|| format!("{} creations of {set} are refused within {WINDOW:?}", refused.len()))
+            .then(|| format!("{} creations of {owner} are refused within {WINDOW:?}", refused.len()))
     }
 }
