@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::{
     actions::{LABEL, SICK, VERSION_LABEL},
     autoscaler_checks::is_drained,
+    faults::NEWER_FIELD,
     invariants::size,
     objects::{is_available, is_ready, name, set_of, taints},
     others::is_leaving,
@@ -175,7 +176,11 @@ impl DesiredState {
             let (spec, status) = (&set["spec"], &set["status"]);
             // The field of a newer release stays in the revision, and its Nodes work without it.
             let waits = status["waits"].as_array().into_iter().flatten();
-            let is_waiting = waits.into_iter().any(|wait| wait["reason"] != "RevisionNotHonoured");
+            let is_of_field = |wait: &Value| {
+                wait["reason"] == "RevisionNotHonoured"
+                    && wait["message"].as_str().is_some_and(|message| message.contains(NEWER_FIELD))
+            };
+            let is_waiting = waits.into_iter().any(|wait| !is_of_field(wait));
             if is_leaving(set) {
                 return Some(format!("{} is on its way out", name(set)));
             }

@@ -145,6 +145,9 @@ pub enum AtScaleRequest {
     Kill,
 }
 
+/// Field of revisions that a newer release writes.
+pub const NEWER_FIELD: &str = "ofANewerRelease";
+
 /// What a webhook does to each write to one Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Webhook {
@@ -308,7 +311,7 @@ impl Faults {
             && path.ends_with("/controllerrevisions")
             && let Ok(mut revision) = serde_json::from_slice::<Value>(body)
         {
-            revision["data"]["ofANewerRelease"] = json!({ "field": true });
+            revision["data"][NEWER_FIELD] = json!({ "field": true });
             return revision.to_string().into_bytes();
         }
         body.to_vec()

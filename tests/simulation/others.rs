@@ -114,18 +114,20 @@ impl Others {
         let mut staying = self.nodes();
         staying.retain(|node| !is_leaving(node) && !is_drained(node));
         if let Some(node) = staying.get(n % staying.len().max(1)) {
-            self.replace(node);
+            self.replace(node, &node["spec"]);
         }
     }
 
     /// The same with the first Node that leaves, which has been cordoned for it.
     pub fn remake_leaving(&self) {
         if let Some(node) = self.nodes().iter().find(|node| is_leaving(node)) {
-            self.replace(node);
+            let mut spec = node["spec"].clone();
+            spec["unschedulable"] = json!(false);
+            self.replace(node, &spec);
         }
     }
 
-    fn replace(&self, node: &Value) {
+    fn replace(&self, node: &Value, spec: &Value) {
         let path = format!("/api/v1/nodes/{}", name(node));
         self.call(Method::PATCH, &path, &json!({ "metadata": { "finalizers": [] } }));
         self.call(Method::DELETE, &path, &Value::Null);
@@ -133,8 +135,6 @@ impl Others {
         for key in ["name", "labels", "annotations", "ownerReferences", "finalizers"] {
             metadata[key] = node["metadata"][key].clone();
         }
-        let mut spec = node["spec"].clone();
-        spec["unschedulable"] = json!(false);
         let again = json!({ "metadata": metadata, "spec": spec });
         self.call(Method::POST, "/api/v1/nodes", &again);
     }

@@ -21,7 +21,7 @@ fn after_without(pod: PodView, second: i64, reference: &Reference) -> (PodView, 
 }
 
 #[test]
-fn pod_with_missing_volume_stays_pending_until_it_comes() {
+fn pod_is_pending_until_its_missing_volume_exists() {
     let claim = reference(ReferenceKind::Secret, ReferenceUser::Volume("v".into()));
     let (held, events) = after_without(pod(spec(RestartPolicy::Always, &[])), 0, &claim);
     assert_eq!((&*held.status.phase, doing(&held)), ("Pending", vec!["ContainerCreating".to_owned(); 2]));
