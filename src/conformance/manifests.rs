@@ -19,7 +19,7 @@ pub(super) const ROLLOUT_RESOURCE: &str = "conformance.kube-node.io/rollout";
 pub(super) const CONDITION: &str = "conformance.kube-node.io/Watched";
 /// Name of a NodeController that does not exist.
 pub(super) const NOBODY: &str = "nobody.conformance.kube-node.io";
-/// `deletionTimeout` of the class of a quick controller.
+/// `deletionTimeout` of the class. Short, since each Node that a rollout replaces lingers for so long.
 pub(super) const LINGERS: Duration = Duration::from_secs(5);
 /// Drain timeout for pods that may not be evicted, for a quick controller.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);

@@ -18,7 +18,7 @@ use kube_ext::{
     objects::{self, Typed, list},
     process::print_line,
 };
-use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
+use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -27,7 +27,7 @@ use crate::{
     Check, FIELD_MANAGER,
     checks::{Checked, has_taint, is_initialized, is_leaving},
     contract::Clause,
-    manifests::{self, LINGERS},
+    manifests,
     record::Recorder,
     report::{ClauseResult, Report},
     user_commands,
@@ -100,19 +100,13 @@ impl TestRun {
         self.args.timeout.0
     }
 
-    /// Notes the time that the first Nodes took to start, and makes the class's `deletionTimeout` fit it.
-    pub(super) async fn started_within(&self, time: Duration) -> Result<(), ApiError> {
+    /// Notes the time that the first Nodes took to start.
+    pub(super) fn started_within(&self, time: Duration) {
         *self.start.lock() = time;
-        let timeout = self.visible(LINGERS);
-        if timeout > LINGERS {
-            let change = json!({ "spec": { "deletionTimeout": GoDuration(timeout) } });
-            self.patch(&self.classes, &self.name, change).await?;
-        }
-        Ok(())
     }
 
-    /// A time that the controller has to wait for: the usual one, or one that is long beside its pace here. One that waits for
-    /// nothing, on a busy machine, would seem to have waited.
+    /// The usual time, or a time that is long beside the pace of the controller here. On a busy machine a
+    /// controller that waits for nothing takes some seconds, too.
     pub(super) fn visible(&self, usual: Duration) -> Duration {
         let long = (*self.start.lock() * 3).min(self.limit() / 2);
         usual.max(Duration::from_secs(long.as_secs()))

@@ -28,7 +28,8 @@ const GUARDED: &str = "guarded";
 const PROTECTED: [&str; 3] = ["opted-out", "with-data", "unmanaged"];
 /// Name of the pod that may be evicted.
 const PLAIN: &str = "plain";
-/// Observation time of a blocked drain, counted from the earliest time at which the machine may go.
+/// Observation time of a blocked drain of a quick controller, counted from the earliest time at which the
+/// machine may go.
 const OBSERVED: Duration = Duration::from_secs(3);
 /// Inaccuracy of the API server's times, which are whole seconds.
 const SLACK: Duration = Duration::from_secs(1);
@@ -116,7 +117,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let blocked = blocked.await;
     if !matches!(blocked, Some(None)) {
         let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
-        sleep_until(deleted.unwrap_or_else(Instant::now) + run.visible(LINGERS) + OBSERVED).await;
+        sleep_until(deleted.unwrap_or_else(Instant::now) + LINGERS + run.visible(OBSERVED)).await;
     }
     let is_gone = run.seen.of(&name).is_none_or(|history| history.gone.is_some());
     let evicted = run.seen_pods.of(GUARDED).is_none_or(|pod| {

@@ -8,6 +8,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use kube_ext::{call::call, objects::delete};
+use kube_node_api::GoDuration;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -32,6 +33,11 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
     let left = |all: &Histories<Pod>| all.values().all(|pod| has_left(run, pod)).then_some(());
     let _ = run.seen_pods.until(run.limit(), left).await;
     forced(run).await?;
+    let lingers = run.visible(LINGERS);
+    let change = json!({"spec": {"deletionTimeout": GoDuration(lingers)}});
+    let desired = run.patch(&run.classes, &run.name, change).await?.metadata.generation;
+    // Clause 1.2 says whether a controller follows its class.
+    let _ = run.class_is(|class| classes::generation(class) >= desired).await?;
     for (what, which) in [(LOST, "never had a machine"), (BARE, "has no set")] {
         let name = run.by_hand(what);
         delete(&run.nodes, &name).await?;
@@ -39,7 +45,7 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
         let is = |state| format!("{name}, which {which}, {state}");
         run.checked(contract::LEAVES, gone.map(|_| is("is gone")).ok_or_else(|| is("is still there")));
         if let Some(gone) = gone.filter(|_| what == BARE) {
-            lingered(run, &name, gone);
+            lingered(run, &name, gone, lingers);
         }
     }
     run.set_spec(json!({"replicas": 0})).await?;
@@ -52,11 +58,11 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Clause 5.5, checked on a Node without pods.
-fn lingered(run: &TestRun, name: &str, gone: Instant) {
+/// Clause 5.5, checked on a Node without pods whose class has the `deletionTimeout` `lingers`.
+fn lingered(run: &TestRun, name: &str, gone: Instant, lingers: Duration) {
     let deleted = run.seen.of(name).and_then(|history| history.since(checks::is_leaving)).unwrap_or(gone);
     let lasted = gone.duration_since(deleted);
-    let (gone, lingers) = (format!("{name} was gone after {lasted:.1?}"), run.visible(LINGERS));
+    let gone = format!("{name} was gone after {lasted:.1?}");
     // Times of the API server are whole seconds.
     if lasted + Duration::from_secs(1) < lingers {
         run.fail(contract::LINGERS, format!("{gone}, and the class's deletionTimeout is {lingers:?}"));
