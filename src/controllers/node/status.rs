@@ -123,7 +123,7 @@ impl NodeController {
                 let (revision, fields) =
                     (node.label(LABEL_REVISION).unwrap_or_default(), observed.unknown_fields());
                 let message = format!(
-                    "its revision {revision} has fields that this release does not know, and its machine is made without them ({}): run the release that wrote the revision, or delete the Node",
+                    "its revision {revision} has fields that this release does not know, and its machine is made without them ({}): run the release that wrote the revision, or change the class, which makes a revision of this release",
                     fields.join(", ")
                 );
                 self.report_obstacle(node, "RevisionNotHonoured", &message).await
