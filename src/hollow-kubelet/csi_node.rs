@@ -9,7 +9,7 @@ use http::Method;
 use k8s_openapi::api::storage::v1::CSINode as ApiCsiNode;
 use k8s_pb::{
     api::storage::v1::{CSINode, CSINodeSpec},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use kube_ext::{
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use super::{
     clock::Clock,
     machine::Machine,
-    request::{FailureCount, Request},
+    request::{FailureCount, Request, owned_by},
     schedule::{Priority, Schedule},
 };
 
@@ -67,18 +67,11 @@ impl CsiNode {
             }
             return None;
         }
-        let node = machine.node.to_string();
         let object = CSINode {
             metadata: Some(ObjectMeta {
-                name: Some(node.clone()),
+                name: Some(machine.node.to_string()),
                 annotations: [(MIGRATED.0.to_owned(), MIGRATED.1.to_owned())].into(),
-                owner_references: vec![OwnerReference {
-                    api_version: Some("v1".to_owned()),
-                    kind: Some("Node".to_owned()),
-                    name: Some(node),
-                    uid: Some(uid.to_string()),
-                    ..OwnerReference::default()
-                }],
+                owner_references: vec![owned_by(&machine.node, uid)],
                 ..ObjectMeta::default()
             }),
             spec: Some(CSINodeSpec::default()),

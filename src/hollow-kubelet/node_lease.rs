@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as ApiLease;
 use k8s_pb::{
     api::coordination::v1::{Lease as PbLease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta},
 };
 use kube::{Api, Client, api::ListParams};
 use kube_ext::{
@@ -24,7 +24,7 @@ use serde_json::json;
 use super::{
     clock::Clock,
     machine::Machine,
-    request::{FailureCount, Request, spread},
+    request::{FailureCount, Request, owned_by, spread},
     schedule::{Priority, RENEW_INTERVAL, Schedule},
 };
 
@@ -168,13 +168,7 @@ impl NodeLease {
                 namespace: Some(NAMESPACE.to_owned()),
                 labels,
                 resource_version: version,
-                owner_references: vec![OwnerReference {
-                    api_version: Some("v1".to_owned()),
-                    kind: Some("Node".to_owned()),
-                    name: Some(node.to_string()),
-                    uid: Some(uid.to_string()),
-                    ..OwnerReference::default()
-                }],
+                owner_references: vec![owned_by(node, uid)],
                 managed_fields: if empty_fields { vec![ManagedFieldsEntry::default()] } else { vec![] },
                 ..ObjectMeta::default()
             }),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use k8s_pb::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use kube_ext::{
     backoff::Backoff,
@@ -30,6 +31,17 @@ pub struct Request {
     pub path: String,
     /// Request body.
     pub body: Body,
+}
+
+/// Reference to the Node that owns an object of its kubelet: the garbage collector deletes the object after the Node.
+pub fn owned_by(node: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..OwnerReference::default()
+    }
 }
 
 /// Sends `requests` in order up to the first failure; returns the version made by the first one. With a
