@@ -109,7 +109,15 @@ pub fn dry_run<'a>(objects: impl Iterator<Item = (String, &'a str)>) -> Result<(
         let is_unknown = line.contains("no matches for kind") && !line.contains("in version \"kube-node.io/");
         is_unknown || line.starts_with("ensure CRDs are")
     };
-    let is_warning = |line: &&str| line.starts_with("Warning: ");
-    let refused: Vec<&str> = said.lines().filter(|line| !is_foreign(line) && !is_warning(line)).collect();
+    let is_remark = |line: &&str| line.starts_with("Warning: ") || is_log(line);
+    let refused: Vec<&str> = said.lines().filter(|line| !is_foreign(line) && !is_remark(line)).collect();
     if refused.is_empty() && !output.stdout.is_empty() { Ok(()) } else { Err(said.into_owned()) }
+}
+
+/// Returns true if the line is one of the client library's log, such as `I1128 22:58:00.000000 …`: it logs that it waits for a
+/// busy API server.
+fn is_log(line: &str) -> bool {
+    let mut header = line.chars();
+    header.next().is_some_and(|level| "IW".contains(level))
+        && header.take(4).all(|digit| digit.is_ascii_digit())
 }
