@@ -153,9 +153,9 @@ impl Schedule {
             Action::Late(resource, seconds) => {
                 cluster.faults.delay(resource, Duration::from_secs(*seconds));
             }
-            Action::Relist => {
+            Action::Relist(seconds) => {
                 cluster.server.compact();
-                cluster.faults.relisted.notify_waiters();
+                cluster.faults.relist(Duration::from_secs(*seconds));
             }
             Action::StopAtRenewal(n, seconds) => {
                 host(*n).stop_at_next_renewal(Duration::from_secs(*seconds));

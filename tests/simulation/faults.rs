@@ -12,7 +12,10 @@ use http::Method;
 use kube_node_testing::api_server::Random;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::schedule::Schedule;
 
@@ -20,6 +23,9 @@ use crate::schedule::Schedule;
 const USUAL_LAG: Duration = Duration::from_millis(20);
 /// Longest time for which a watch shows nothing.
 const FREEZE: Duration = Duration::from_mins(1);
+
+/// Time within which the lists begin that follow the end of a watch.
+const LISTS_BEGIN: Duration = Duration::from_secs(2);
 
 /// A fault of one request, or of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -193,8 +199,10 @@ pub struct Faults {
     outage: Mutex<Option<Instant>>,
     /// What happens at the next scale request.
     at_scale_request: Mutex<Option<AtScaleRequest>>,
-    /// Ends all watches of the operators.
-    pub relisted: Notify,
+    /// Number of times that all watches of the operators ended.
+    relists: watch::Sender<u64>,
+    /// Until when the operators' lists of Nodes take longer, and by how much.
+    slow_lists: Mutex<Option<(Instant, Duration)>>,
     /// Tells the request of a process that was killed that the next scale request is about to arrive.
     pub overtaken: Notify,
 }
@@ -204,7 +212,7 @@ impl Faults {
     pub fn new(schedule: &Schedule, until: Instant) -> Self {
         let Schedule { seed, faults, single, storm, page, spared, is_instant, .. } = schedule.clone();
         let (writes, happened, refused, webhook, upgraded, forbidden) = <_>::default();
-        let (late, outage, at_scale_request) = <_>::default();
+        let (late, outage, at_scale_request, slow_lists) = <_>::default();
         Self {
             seed,
             classes: faults,
@@ -223,7 +231,8 @@ impl Faults {
             late,
             outage,
             at_scale_request,
-            relisted: Notify::new(),
+            relists: watch::Sender::new(0),
+            slow_lists,
             overtaken: Notify::new(),
         }
     }
@@ -233,7 +242,7 @@ impl Faults {
         *self.forbidden.lock() = Some((resource, self.until.min(Instant::now() + time)));
     }
 
-    /// Delays what the operators' watch of this resource of the core group shows.
+    /// Delays what the operators' watch of this resource of the core group, or of ours, shows.
     pub fn delay(&self, resource: &'static str, time: Duration) {
         *self.late.lock() = Some((resource, time));
     }
@@ -241,8 +250,29 @@ impl Faults {
     /// Delay of what an operator's watch of this path shows.
     pub fn late(&self, path: &str) -> Duration {
         let late = self.late.lock().filter(|_| Instant::now() < self.until);
-        let late = late.filter(|(resource, _)| path.strip_prefix("/api/v1/") == Some(*resource));
+        let resource = ["/api/v1/", "/apis/kube-node.io/v1alpha1/"]
+            .into_iter()
+            .find_map(|group| path.strip_prefix(group));
+        let late = late.filter(|(late, _)| resource == Some(*late));
         late.map_or(Duration::ZERO, |(_, time)| time)
+    }
+
+    /// Ends all watches of the operators. The answers to lists of Nodes that begin now take so long.
+    pub fn relist(&self, time: Duration) {
+        *self.slow_lists.lock() = Some((Instant::now() + LISTS_BEGIN, time));
+        self.relists.send_modify(|relists| *relists += 1);
+    }
+
+    /// Tells when the watches of the operators end.
+    pub fn relists(&self) -> watch::Receiver<u64> {
+        self.relists.subscribe()
+    }
+
+    /// Time that the answer to an operator's list of this path takes longer.
+    pub fn list_delay(&self, path: &str) -> Duration {
+        let slow =
+            self.slow_lists.lock().filter(|(until, _)| path == "/api/v1/nodes" && Instant::now() < *until);
+        slow.map_or(Duration::ZERO, |(_, time)| time)
     }
 
     /// Answers no request for a time. A quarter of the writes is carried out nevertheless, half of them later.

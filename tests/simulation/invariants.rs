@@ -442,7 +442,8 @@ impl Invariants {
         let seemed_lost =
             self.excused.get(&node).is_some_and(|until| *until > now) || self.was_found_lately(&node);
         if starts_to_drain && by_us && counts(before) && !seemed_lost && !self.named.contains(&node) {
-            let left = of_set.iter().filter(|one| counts(one)).count();
+            // A Node that cluster-autoscaler has named goes by itself, whenever that is.
+            let left = of_set.iter().filter(|one| counts(one) && !is_named(server, one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
                     && **name != node

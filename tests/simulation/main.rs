@@ -136,8 +136,8 @@ fn run_seed(seed: u64) -> Result<u64, String> {
 }
 
 /// Runs what the systematic generator makes of a scenario: one run in `sample`.
-fn run_scenario(scenario: Scenario, fault: Option<(u64, Fault)>, sample: usize) -> Result<u64, String> {
-    let (schedule, name) = (scenario.schedule(), scenario.name);
+fn run_scenario(scenario: &Scenario, fault: Option<(u64, Fault)>, sample: usize) -> Result<u64, String> {
+    let Scenario { schedule, name } = scenario;
     let without = schedule.run();
     if let Some(violation) = without.violation {
         let replay = format!("KUBE_NODE_SCENARIO={name} cargo test --test simulation");
@@ -203,7 +203,7 @@ impl Wanted {
             (_, None) if fault.is_some() => Err("KUBE_NODE_FAULT needs a KUBE_NODE_SCENARIO".to_owned()),
             (_, Some("all")) if fault.is_some() => Err("KUBE_NODE_FAULT is of one KUBE_NODE_SCENARIO, not of all".to_owned()),
             (Some(seeds), None) => Ok(Self::Seeds(seeds::parse(&seeds)?)),
-            (None, Some("all")) => Ok(Self::Scenarios(scenario::ALL.to_vec(), None)),
+            (None, Some("all")) => Ok(Self::Scenarios(scenario::all(), None)),
             (None, Some(name)) => Ok(Self::Scenarios(vec![Scenario::named(name)?], fault)),
             (None, None) => Ok(Self::Usual),
         }
@@ -240,13 +240,13 @@ fn no_schedule_violates_an_invariant_and_each_settles() {
 #[test]
 fn no_fault_of_one_write_violates_an_invariant() {
     let (scenarios, fault, sample) = match Wanted::read() {
-        Wanted::Usual => (scenario::ALL.to_vec(), None, SAMPLE),
+        Wanted::Usual => (scenario::all(), None, SAMPLE),
         Wanted::Seeds(_) => return,
         Wanted::Scenarios(scenarios, fault) => (scenarios, fault, 1),
     };
     for scenario in scenarios {
         let begun = Instant::now();
-        let count = run_scenario(scenario, fault, sample).unwrap_or_else(|failure| panic!("{failure}"));
+        let count = run_scenario(&scenario, fault, sample).unwrap_or_else(|failure| panic!("{failure}"));
         println!("{}: {count} runs in {:.1} s", scenario.name, begun.elapsed().as_secs_f64());
     }
 }
@@ -287,9 +287,9 @@ fn names_that_do_not_exist_are_refused_with_those_that_do() {
     );
     assert!(parse_fault("Frozen@1").unwrap_err().contains("there is no fault Frozen of a write"));
     let error = Scenario::named("roll-out").unwrap_err();
-    let known = scenario::ALL.map(|scenario| scenario.name).join(", ");
+    let known = scenario::all().iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
     assert_eq!(error, format!("there is no scenario roll-out; there are: {known}"));
-    let scenario = Scenario::named("scale-up").unwrap();
+    let scenario = &Scenario::named("scale-up").unwrap();
     let error = run_scenario(scenario, Some((99_999, Fault::Conflict)), 1).unwrap_err();
     assert!(error.contains("there is no 99999"), "{error}");
     let error = run_scenario(scenario, Some((0, Fault::Conflict)), 1).unwrap_err();
@@ -315,7 +315,7 @@ fn settings_that_do_not_go_together_are_refused() {
 
 #[test]
 fn what_is_left_of_a_schedule_still_fails_and_has_nothing_more() {
-    let usual = Scenario::named("takeover").unwrap().schedule();
+    let usual = Scenario::named("takeover").unwrap().schedule;
     let all = Schedule { faults: [Fault::Lag, Fault::Conflict].into(), storm: true, ..usual };
     // Fails by one action, one kind of faults, and the third and the sixth of eight random faults.
     let run = |schedule: &Schedule| {
@@ -335,7 +335,7 @@ fn what_is_left_of_a_schedule_still_fails_and_has_nothing_more() {
 
 #[test]
 fn a_schedule_in_which_nothing_takes_time_settles_sooner() {
-    let usual = Scenario::named("rollout").unwrap().schedule();
+    let usual = Scenario::named("rollout").unwrap().schedule;
     let instant = Schedule { is_instant: true, ..usual.clone() }.run();
     assert_eq!(instant.violation, None);
     let ends = |run: &run::RunResult| run.log.iter().map(|entry| entry.0).collect::<Vec<_>>();

@@ -26,7 +26,7 @@ use kube_node_testing::{
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tower::Service;
@@ -233,6 +233,9 @@ impl Network {
         }
         self.alive().await;
         sleep(up_to(&mut draws, shared.faults.limit(WAY))).await;
+        if sent.method == Method::GET && !is_watch && shared.process.starts_with("operator") {
+            sleep(shared.faults.list_delay(&sent.path)).await;
+        }
         self.alive().await;
         if response.status().is_success() {
             shared.checks.heard(&sent);
@@ -260,28 +263,32 @@ impl Network {
         let frames = body.into_data_stream().ready_chunks(FRAMES);
         let (network, is_operator) = (self.clone(), self.shared.process.starts_with("operator"));
         let late = move |faults: &Faults| if is_operator { faults.late(&path) } else { Duration::ZERO };
-        let state = Some((frames, draws, network, late));
+        let relists = self.shared.faults.relists();
+        let state = Some((frames, draws, network, late, relists));
         let frames = stream::unfold(state, move |state| async move {
-            let (mut frames, mut draws, network, late) = state?;
+            let (mut frames, mut draws, network, late, mut relists) = state?;
             let end = async || match ends {
                 Some(after) => sleep_until(begun + after).await,
                 None => std::future::pending().await,
             };
-            let faults = &network.shared.faults;
-            let relisted = async || {
-                if is_operator { faults.relisted.notified().await } else { std::future::pending().await }
-            };
             let chunk = tokio::select! {
                 biased;
                 () = end() => return None,
-                () = relisted() => return None,
+                () = relisted(is_operator, &mut relists) => return None,
                 chunk = frames.next() => chunk?,
             };
-            sleep(up_to(&mut draws, network.shared.faults.lag_of_frame(lag))).await;
-            sleep(network.shared.faults.freeze(&mut draws)).await;
-            sleep(late(&network.shared.faults)).await;
-            while let Some(at) = network.shared.host.connected_at() {
-                sleep_until(at).await;
+            let delays = async {
+                sleep(up_to(&mut draws, network.shared.faults.lag_of_frame(lag))).await;
+                sleep(network.shared.faults.freeze(&mut draws)).await;
+                sleep(late(&network.shared.faults)).await;
+                while let Some(at) = network.shared.host.connected_at() {
+                    sleep_until(at).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = relisted(is_operator, &mut relists) => return None,
+                () = delays => {}
             }
             network.alive().await;
             let bytes = match chunk.into_iter().collect::<Result<Vec<_>, _>>() {
@@ -292,10 +299,17 @@ impl Network {
                 Some(at) => {
                     Some((vec![Ok(bytes.slice(..at)), Err(io::ErrorKind::ConnectionReset.into())], None))
                 }
-                None => Some((vec![Ok(bytes)], Some((frames, draws, network, late)))),
+                None => Some((vec![Ok(bytes)], Some((frames, draws, network, late, relists)))),
             }
         });
         Response::from_parts(head, Body::from_stream(frames.flat_map(stream::iter)))
+    }
+}
+
+/// Waits until the watches of the operators end; for ever, if this is not one of theirs.
+async fn relisted(is_operator: bool, relists: &mut watch::Receiver<u64>) {
+    if !is_operator || relists.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

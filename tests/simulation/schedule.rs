@@ -80,9 +80,10 @@ pub enum Action {
     LoseMachine(usize, bool),
     /// A host goes down, and never comes back.
     LoseHost(usize),
-    /// The API server forgets old versions and ends all watches of the operators, which list anew.
-    Relist,
-    /// What the operators' watch of this resource of the core group shows comes so many seconds late from now on.
+    /// The API server forgets old versions and ends all watches of the operators, which list anew. The answers to their lists
+    /// of Nodes take so many seconds.
+    Relist(u64),
+    /// What the operators' watch of this resource of the core group, or of ours, shows comes so many seconds late from now on.
     Late(&'static str, u64),
     /// The process of a host stands still for so many seconds when the API server carries out its next renewal of the leader's
     /// Lease, and its renewals get lost for a while.
