@@ -24,8 +24,8 @@ const USUAL_LAG: Duration = Duration::from_millis(20);
 /// Longest time for which a watch shows nothing.
 const FREEZE: Duration = Duration::from_mins(1);
 
-/// Time within which the lists begin that follow the end of a watch.
-const LISTS_BEGIN: Duration = Duration::from_secs(2);
+/// Time within which the lists begin that follow the end of a watch, one that shows late that its version is too old included.
+const LISTS_BEGIN: Duration = Duration::from_secs(6);
 
 /// A fault of one request, or of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

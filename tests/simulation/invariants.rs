@@ -25,7 +25,7 @@ use crate::{
     autoscaler_checks::{is_drained, is_named},
     checks::{CLAIM, LEASE, Sent},
     drains::{Drains, has_ended, is_drained_for, is_out_of_service},
-    objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints},
+    objects::{foreign, is_available, is_draining, is_ready, name, set_of, taints, uid},
     people::AGENT,
     permits::Permits,
     preconditions,
@@ -90,6 +90,8 @@ pub struct Invariants {
     pub memory: Duration,
     /// Nodes that were deleted after cluster-autoscaler had named them.
     named: BTreeSet<String>,
+    /// UIDs of the Nodes that operators deleted.
+    deleted: BTreeSet<String>,
     /// When others made each Node that they have made.
     made_by_others: BTreeMap<String, Instant>,
     /// Until when a watch may not show yet that the kubelet of a Node reports again.
@@ -364,7 +366,7 @@ impl Invariants {
             self.cidrs.retain(|_, owner| *owner != node);
             self.finalized.extend(by.filter(|_| by_us).map(|sent| (node.clone(), sent.process.clone())));
             let pods = server.objects("", "pods");
-            let uid = after["metadata"]["uid"].as_str().unwrap_or_default();
+            let uid = uid(after);
             // A pod that another process made, or that was made after its client gave up, may be unknown to this one.
             let made_by = self.machines.remove(uid);
             if by.is_some_and(|sent| by_us && made_by.as_ref() == Some(&sent.process))
@@ -424,6 +426,9 @@ impl Invariants {
             if is_named(server, after) {
                 self.named.insert(node.clone());
             }
+            if by_us {
+                self.deleted.insert(uid(after).to_owned());
+            }
         }
         let waits = |one: &Arc<Value>| name(one) == set && one["spec"]["minReadyTime"] == "7s";
         let waits = || server.objects("kube-node.io", "nodesets").iter().any(waits);
@@ -437,13 +442,19 @@ impl Invariants {
         let is_young = self.young.get(&node).is_some_and(|until| *until > now);
         // A Node that never starts is available for schedulers of pods that tolerate its taint, and not for its set.
         let is_started = taints(before).all(|key| key != STARTUP && key != AGENT);
-        let starts_to_drain = !is_draining(before) && is_draining(after) && is_started && !is_young;
+        let is_deleted = by_us && is_leaving(after) && !is_leaving(before);
+        let goes = is_deleted || !is_draining(before) && is_draining(after);
         // A Node that was unavailable lately may have been so when its drain was decided.
         let seemed_lost =
             self.excused.get(&node).is_some_and(|until| *until > now) || self.was_found_lately(&node);
-        if starts_to_drain && by_us && counts(before) && !seemed_lost && !self.named.contains(&node) {
-            // A Node that cluster-autoscaler has named goes by itself, whenever that is.
-            let left = of_set.iter().filter(|one| counts(one) && !is_named(server, one)).count();
+        let counted = counts(before) && is_started && !is_young && !seemed_lost;
+        if goes && by_us && counted && !self.named.contains(&node) {
+            // A Node that cluster-autoscaler has named goes by itself, whenever that is. One that users delete works until its
+            // turn comes.
+            let is_left = |one: &Value| {
+                counts(one) && !is_named(server, one) && !(is_deleted && self.deleted.contains(uid(one)))
+            };
+            let left = of_set.iter().filter(|one| is_left(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now
                     && **name != node
@@ -452,8 +463,9 @@ impl Invariants {
             let left = i64::try_from(left + excused.count()).unwrap();
             let least = if set == SET { least - self.drained } else { least };
             if left < least {
+                let goes = if is_deleted { "deleted" } else { "drained" };
                 return Some(format!(
-                    "{node} is drained, which leaves {left} available, and {least} have to be"
+                    "{node} is {goes}, which leaves {left} available, and {least} have to be"
                 ));
             }
         }

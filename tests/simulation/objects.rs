@@ -11,6 +11,10 @@ pub fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
+pub fn uid(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
 pub fn set_of(node: &Value) -> String {
     node["metadata"]["labels"]["kube-node.io/nodeset"].as_str().unwrap_or_default().to_owned()
 }

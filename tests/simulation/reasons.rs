@@ -85,8 +85,10 @@ impl Reasons {
             }
         };
         keep(&mut self.seen, true);
-        keep(&mut self.available, is_available(node));
-        let has_started = is_available(node) && taints(node).all(|key| key != STARTUP && key != AGENT);
+        // Nobody removes this taint: the Node never starts.
+        let works = is_available(node) && taints(node).all(|key| key != STARTUP);
+        keep(&mut self.available, works);
+        let has_started = works && taints(node).all(|key| key != AGENT);
         keep(&mut self.waiting, !has_started);
     }
 

@@ -263,6 +263,10 @@ impl Schedule {
             self.actions.retain(|(_, action)| action.is_of_users());
         }
         self.actions.extend(people::draw(&mut random, ACTIVE));
+        // A class is gone after its last Node alone, and the policy that keeps that Node stays until all else has settled.
+        if self.actions.iter().any(|(_, action)| *action == Action::Act(Act::RemakeClass)) {
+            self.actions.retain(|(_, action)| !matches!(action, Action::Refuse(_)));
+        }
         self.actions.sort_by_key(|(at, _)| *at);
         self
     }

@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use kube_node_testing::api_server;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -55,10 +56,11 @@ impl Waits {
 
     /// Notes that the API server refuses a write.
     pub fn refuse(&mut self, sent: &Sent) -> Option<String> {
-        let owner = sent.json()["metadata"]["labels"]["kube-node.io/nodeset"].as_str()?;
         if sent.method != http::Method::POST || sent.path != "/api/v1/nodes" {
             return None;
         }
+        let node = api_server::object_of(&sent.body)?;
+        let owner = node["metadata"]["labels"]["kube-node.io/nodeset"].as_str()?;
         let refused = self.refused.entry((sent.process.clone(), owner.to_owned())).or_default();
         refused.retain(|at| at.elapsed() < WINDOW);
         refused.push(Instant::now());

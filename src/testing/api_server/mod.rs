@@ -412,6 +412,11 @@ fn scaled(
     write::update(store, key, None, new, UpdateKind::Patch).map(|new| (200, Arc::new(scale(&new))))
 }
 
+/// The object that a request in protobuf sends; None for a kind that no client of kube-node sends so.
+pub fn object_of(body: &[u8]) -> Option<Value> {
+    protobuf::read(body)
+}
+
 fn json_of(call: &ApiRequest, body: &[u8]) -> Result<Value, Refusal> {
     if call.content_type != PROTOBUF {
         return parsed(body);
