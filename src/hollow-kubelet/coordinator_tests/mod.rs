@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_ext::transport::Body;
+use kube_ext::transport::{Body, TransportError};
 use kube_node_api::{FailureMode, Failures, GoDuration, Resources, names};
 use kube_node_cache::{Container, ContainerState, ContainerView, PodSpecView, PodStatus, PodView};
 use serde_json::Value;
 
 use super::*;
+use crate::{boot, schedule::Pressure};
 
 mod csi_nodes;
 mod failures;
