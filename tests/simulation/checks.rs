@@ -61,6 +61,7 @@ impl Sent {
         Self { process, method, path, body, at: Instant::now(), is_given_up: false, json: Arc::default() }
     }
 
+    /// The body as JSON; null for protobuf, which creations and renewals are.
     pub fn json(&self) -> &Value {
         self.json.get_or_init(|| serde_json::from_slice(&self.body).unwrap_or_default())
     }

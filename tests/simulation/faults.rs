@@ -199,8 +199,8 @@ pub struct Faults {
     outage: Mutex<Option<Instant>>,
     /// What happens at the next scale request.
     at_scale_request: Mutex<Option<AtScaleRequest>>,
-    /// Number of times that all watches of the operators ended.
-    relists: watch::Sender<u64>,
+    /// Tells that all watches of the operators end.
+    relists: watch::Sender<()>,
     /// Until when the operators' lists of Nodes take longer, and by how much.
     slow_lists: Mutex<Option<(Instant, Duration)>>,
     /// Tells the request of a process that was killed that the next scale request is about to arrive.
@@ -231,7 +231,7 @@ impl Faults {
             late,
             outage,
             at_scale_request,
-            relists: watch::Sender::new(0),
+            relists: watch::Sender::new(()),
             slow_lists,
             overtaken: Notify::new(),
         }
@@ -260,11 +260,11 @@ impl Faults {
     /// Ends all watches of the operators. The answers to lists of Nodes that begin now take so long.
     pub fn relist(&self, time: Duration) {
         *self.slow_lists.lock() = Some((Instant::now() + LISTS_BEGIN, time));
-        self.relists.send_modify(|relists| *relists += 1);
+        self.relists.send_replace(());
     }
 
     /// Tells when the watches of the operators end.
-    pub fn relists(&self) -> watch::Receiver<u64> {
+    pub fn relists(&self) -> watch::Receiver<()> {
         self.relists.subscribe()
     }
 

@@ -307,7 +307,7 @@ impl Network {
 }
 
 /// Waits until the watches of the operators end; for ever, if this is not one of theirs.
-async fn relisted(is_operator: bool, relists: &mut watch::Receiver<u64>) {
+async fn relisted(is_operator: bool, relists: &mut watch::Receiver<()>) {
     if !is_operator || relists.changed().await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -341,7 +341,8 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
-        // The finalizer of a Node is taken away whose revision has a field that this release does not know, and no write gives it back.
+        // A Node has a revision with a field that this release does not know. Its finalizer is taken away, and no write gives it
+        // back.
         Scenario::new(
             "downgrade-and-refused",
             Schedule {
