@@ -10,6 +10,7 @@ mod cleanup;
 mod contract;
 mod housekeeping;
 mod manifests;
+mod pace;
 mod record;
 mod report;
 mod steps;

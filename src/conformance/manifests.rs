@@ -21,8 +21,6 @@ pub(super) const CONDITION: &str = "conformance.kube-node.io/Watched";
 pub(super) const NOBODY: &str = "nobody.conformance.kube-node.io";
 /// `deletionTimeout` of the class. Short, since each Node that a rollout replaces lingers for so long.
 pub(super) const LINGERS: Duration = Duration::from_secs(5);
-/// Drain timeout for pods that may not be evicted, for a quick controller.
-pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A unique name for a test run.
 pub(super) fn run_name() -> String {

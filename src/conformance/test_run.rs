@@ -28,6 +28,7 @@ use crate::{
     checks::{Checked, has_taint, is_initialized, is_leaving},
     contract::Clause,
     manifests,
+    pace::Pace,
     record::Recorder,
     report::{ClauseResult, Report},
     user_commands,
@@ -105,11 +106,9 @@ impl TestRun {
         *self.start.lock() = time;
     }
 
-    /// The usual time, or a time that is long beside the pace of the controller here. On a busy machine a
-    /// controller that waits for nothing takes some seconds, too.
-    pub(super) fn visible(&self, usual: Duration) -> Duration {
-        let long = (*self.start.lock() * 3).min(self.limit() / 2);
-        usual.max(Duration::from_secs(long.as_secs()))
+    /// Pace of the controller, as far as it is known by now.
+    pub(super) fn pace(&self) -> Pace {
+        Pace { start: *self.start.lock(), limit: self.limit() }
     }
 
     /// Name of a Node written by hand.

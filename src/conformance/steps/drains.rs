@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     checks::{self, Checked, is_leaving},
     contract,
-    manifests::{self, DRAIN_TIMEOUT, LINGERS, OWNER},
+    manifests::{self, OWNER},
     record::{History, of_name},
     test_run::TestRun,
     user_commands::machines_of,
@@ -28,9 +28,6 @@ const GUARDED: &str = "guarded";
 const PROTECTED: [&str; 3] = ["opted-out", "with-data", "unmanaged"];
 /// Name of the pod that may be evicted.
 const PLAIN: &str = "plain";
-/// Observation time of a blocked drain of a quick controller, counted from the earliest time at which the
-/// machine may go.
-const OBSERVED: Duration = Duration::from_secs(3);
 /// Inaccuracy of the API server's times, which are whole seconds.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -43,7 +40,7 @@ pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
     if !pods(run, first, second).await? {
         return Ok(());
     }
-    let timeout = GoDuration(run.visible(DRAIN_TIMEOUT));
+    let timeout = GoDuration(run.pace().drain_timeout());
     let drain = json!({"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"});
     run.set_spec(json!({ "drain": drain })).await?;
     // By now a controller that watches the NodeSet has seen the change, too.
@@ -117,7 +114,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let blocked = blocked.await;
     if !matches!(blocked, Some(None)) {
         let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
-        sleep_until(deleted.unwrap_or_else(Instant::now) + LINGERS + run.visible(OBSERVED)).await;
+        sleep_until(deleted.unwrap_or_else(Instant::now) + run.pace().observed()).await;
     }
     let is_gone = run.seen.of(&name).is_none_or(|history| history.gone.is_some());
     let evicted = run.seen_pods.of(GUARDED).is_none_or(|pod| {
@@ -168,7 +165,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
 /// Clause 5.3: the drain of a Node with pods that may not be evicted before the NodeSet's drain timeout.
 async fn settings(run: &TestRun, node: &Node) {
     let name = node.name_any();
-    let is_gone = run.seen.gone(&name, run.limit() + run.visible(DRAIN_TIMEOUT)).await.is_some();
+    let is_gone = run.seen.gone(&name, run.limit() + run.pace().drain_timeout()).await.is_some();
     match evicted_in_time(run, &name, is_gone) {
         Ok(_) if !is_gone => {
             run.fail(contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
@@ -182,7 +179,7 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
     let history = run.seen.of(name);
     let deleted = history.as_ref().and_then(|node| node.last()?.metadata.deletion_timestamp.as_ref());
     let deleted = deleted.ok_or_else(|| format!("{name} went with its pods on it"))?.0;
-    let timeout = run.visible(DRAIN_TIMEOUT);
+    let timeout = run.pace().drain_timeout();
     let requested = |pod: &str| run.seen_pods.states(pod).iter().find_map(deletion_requested);
     let mut last = None;
     for pod in PROTECTED {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     checks, contract,
-    manifests::{LINGERS, NOBODY},
+    manifests::NOBODY,
     record::{Histories, History, existing},
     test_run::TestRun,
     user_commands::machines_of,
@@ -33,7 +33,7 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
     let left = |all: &Histories<Pod>| all.values().all(|pod| has_left(run, pod)).then_some(());
     let _ = run.seen_pods.until(run.limit(), left).await;
     forced(run).await?;
-    let lingers = run.visible(LINGERS);
+    let lingers = run.pace().lingers();
     let change = json!({"spec": {"deletionTimeout": GoDuration(lingers)}});
     let desired = run.patch(&run.classes, &run.name, change).await?.metadata.generation;
     // Clause 1.2 says whether a controller follows its class.
