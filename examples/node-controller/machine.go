@@ -124,12 +124,17 @@ func runMachine(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	for turn := 0; ctx.Err() == nil; turn++ {
-		if turn%10 == 0 {
+	go func() { // heartbeats wait for no pod
+		for ctx.Err() == nil {
+			pause := 10 * time.Second
 			if err := beat(ctx, api, name, uid, machine.Capacity, allocatable); err != nil {
 				log.Log.Error(err, "no heartbeat", "node", name)
+				pause = time.Second
 			}
+			time.Sleep(pause)
 		}
+	}()
+	for ctx.Err() == nil {
 		if err := runPods(ctx, api, name); err != nil {
 			log.Log.Error(err, "pods are not looked after", "node", name)
 		}

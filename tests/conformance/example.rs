@@ -136,7 +136,8 @@ fn build(dir: &Path, edits: &[Edit]) {
         fs::write(dir.join(name), text).unwrap();
     }
     let built = Command::new("go")
-        .args(["build", "-o", "node-controller", "."])
+        // Without tables for debuggers, which take a quarter of the time.
+        .args(["build", "-ldflags=-s -w", "-o", "node-controller", "."])
         .env("CGO_ENABLED", "0")
         .current_dir(dir)
         .output();
