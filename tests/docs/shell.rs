@@ -60,7 +60,7 @@ pub fn run(document: &Document, why: Option<&str>) -> Result<(), String> {
     let mut script = "set -euo pipefail\ntrap 'echo \"$here: this failed\"' ERR\n".to_owned();
     for command in &commands {
         let here = format!("{}:{}", document.path, command.line);
-        writeln!(script, "here='{here}'; echo '+ {here}'\n{}", command.text).unwrap();
+        writeln!(script, "here='{here}'; echo '+ {here}'\n{}", patient(&command.text)).unwrap();
     }
     let shell = |script: &str| {
         let path = format!("{}:{}", programs().display(), std::env::var("PATH").unwrap());
@@ -83,6 +83,28 @@ pub fn run(document: &Document, why: Option<&str>) -> Result<(), String> {
     Err(format!("{}: {}\n{}", document.path, ran.status, tail(&ran)))
 }
 
+/// The command with limits for a machine that runs many clusters at once: those of the documents are for a reader's, which
+/// runs one.
+fn patient(command: &str) -> String {
+    let mut parts = command.split("--timeout");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, limit| {
+        let rest = limit.trim_start_matches(['=', ' ']).trim_start_matches(char::is_alphanumeric);
+        format!("{text}--timeout=10m{rest}")
+    })
+}
+
+#[test]
+fn limits_of_commands_are_longer_here() {
+    let command =
+        "kubectl wait node a --for=delete --timeout=2m &&\n  kube-node verify a --timeout 90s --wait";
+    let patient = patient(command);
+    assert_eq!(
+        patient,
+        "kubectl wait node a --for=delete --timeout=10m &&\n  kube-node verify a --timeout=10m --wait"
+    );
+}
+
 /// The end of what was printed.
 fn tail(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -99,7 +121,9 @@ pub fn dry_run<'a>(objects: impl Iterator<Item = (String, &'a str)>) -> Result<(
         fs::write(dir.join(file), object).unwrap();
     }
     let output = Command::new(programs().join("kubectl"))
-        .args(["apply", "--dry-run=server", "--validate=strict", "-f"])
+        // The API server makes its schema anew after each change of a CustomResourceDefinition. On a busy machine that takes
+        // longer than the 32 s that kubectl waits.
+        .args(["apply", "--dry-run=server", "--validate=strict", "--request-timeout=10m", "-f"])
         .arg(&dir)
         .env("KUBECONFIG", CLUSTER.dir.join("kubeconfig"))
         .output()
