@@ -50,6 +50,7 @@ pub use access::Access;
 pub use drain_permits::DrainPermits;
 pub use events::Events;
 pub use metrics::Metrics;
+pub use nodeclass::ReleasedClasses;
 pub use pod_cidrs::PodCidrs;
 pub use policy_parameters::PolicyParameters;
 pub use reconcile::ReconcileError;
@@ -75,6 +76,8 @@ pub struct Context {
     /// Creations and deletions that were sent and that the watch has not shown yet, by set. The autoscaler
     /// server reads them, too.
     pub expectations: Mutex<HashMap<String, Expectations>>,
+    /// Classes that this operator lets go, though the watch may still show them.
+    pub released_classes: ReleasedClasses,
     /// Times on Nodes that are later than now.
     pub foreign_times: Mutex<ForeignTimes>,
     /// Permits to start a drain.
@@ -121,6 +124,11 @@ impl Context {
         let creations = others.flat_map(|(_, expectations)| expectations.creations());
         let coming = creations.filter(|name| self.nodes.get(name).is_none());
         coming.count() + self.nodes.counted(class, but_for)
+    }
+
+    /// The class of this name, for new Nodes and machines; None if there is none, or if this operator lets it go.
+    fn class(&self, name: &str) -> Option<Arc<CachedNodeClass>> {
+        self.classes.get(name).filter(|class| !self.released_classes.contains(&class.metadata))
     }
 
     /// The time that counts for a time of a Node, which a clock that is ahead may have given.
@@ -196,6 +204,7 @@ mod tests {
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
             expectations: Mutex::default(),
+            released_classes: ReleasedClasses::default(),
             foreign_times: Mutex::default(),
             drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), "test", &registry).unwrap(),

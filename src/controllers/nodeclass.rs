@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{Api, Resource};
 use kube_ext::{
     call::ApiError,
@@ -62,6 +62,33 @@ fn credentials(class: &CachedNodeClass) -> Option<&str> {
     class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
 }
 
+/// Classes whose finalizer this operator removes, by name, with the resource version that has it.
+///
+/// A watch that is late shows such a class long after it is gone, and its finalizer with it: a NodeSet would make Nodes of it
+/// while nothing keeps the class of that name. A class is noted first, and its users are counted then: a set either is counted,
+/// or finds the note. A class that lives on has another version soon.
+#[derive(Debug, Default)]
+pub struct ReleasedClasses(Mutex<HashMap<String, String>>);
+
+impl ReleasedClasses {
+    /// Returns true if the class is let go in the version that was read.
+    pub(crate) fn contains(&self, read: &ObjectMeta) -> bool {
+        let noted = self.0.lock();
+        let version = read.name.as_ref().and_then(|name| noted.get(name));
+        version.is_some() && version == read.resource_version.as_ref()
+    }
+
+    fn note(&self, read: &ObjectMeta) {
+        if let (Some(name), Some(version)) = (read.name.clone(), read.resource_version.clone()) {
+            self.0.lock().insert(name, version);
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        self.0.lock().remove(name);
+    }
+}
+
 /// The controller.
 pub struct NodeClassController {
     context: Arc<Context>,
@@ -95,32 +122,58 @@ impl NodeClassController {
     async fn reconcile(&self, name: &str) -> Result<Action> {
         let Some(class) = self.context.classes.get(name) else {
             self.tidied.lock().remove(name);
+            self.context.released_classes.forget(name);
             self.context.revisions.forget(name);
             if let Some(secret) = self.secrets.of(name) {
                 self.release_credentials(name, &secret).await?;
             }
             return Ok(Action::AwaitChange);
         };
-        let users = self.users(name);
-        let set_finalizer =
-            |wanted| api::set_finalizer(&self.api, &class.metadata, names::FINALIZER_IN_USE, wanted);
-        if class.is_leaving() && users.is_none() {
-            // Before the class is deleted: a restarted operator would not know the Secret afterwards.
-            if let Some(secret) = credentials(&class) {
-                self.release_credentials(name, secret).await?;
-            }
-            set_finalizer(false).await?;
+        if class.is_leaving() && self.is_unused(&class) {
+            self.release(&class).await?;
             return Ok(Action::AwaitChange);
         }
-        if !class.is_leaving() && set_finalizer(true).await? {
+        if !class.is_leaving()
+            && api::set_finalizer(&self.api, &class.metadata, names::FINALIZER_IN_USE, true).await?
+        {
             // The event of this patch enqueues the next reconciliation.
             return Ok(Action::AwaitChange);
         }
+        let users = self.users(name);
         let credentials = self.protect_credentials(&class).await?;
         let check_in = credentials.as_ref().map(|_| CHECK_INTERVAL);
         self.write_status(&class, &users, credentials).await?;
         let tidy_in = self.tidy_revisions(&class).await?;
         Ok(Action::RequeueAfter(check_in.map_or(tidy_in, |check_in| check_in.min(tidy_in))))
+    }
+
+    /// Returns true if a leaving class may go, and notes that it goes. What is noted stays noted: the answer to an earlier attempt
+    /// may be lost.
+    fn is_unused(&self, class: &CachedNodeClass) -> bool {
+        let released = &self.context.released_classes;
+        if released.contains(&class.metadata) {
+            return true;
+        }
+        if !self.users(class.name()).is_none() {
+            return false;
+        }
+        released.note(&class.metadata);
+        let is_unused = self.users(class.name()).is_none();
+        if !is_unused {
+            released.forget(class.name());
+        }
+        is_unused
+    }
+
+    /// Removes the finalizer of a class that leaves, and that of its credentials.
+    async fn release(&self, class: &CachedNodeClass) -> Result<()> {
+        let name = class.name();
+        // Before the class is deleted: a restarted operator would not know the Secret afterwards.
+        if let Some(secret) = credentials(class) {
+            self.release_credentials(name, secret).await?;
+        }
+        api::set_finalizer(&self.api, &class.metadata, names::FINALIZER_IN_USE, false).await?;
+        Ok(())
     }
 
     fn users(&self, class: &str) -> Users {

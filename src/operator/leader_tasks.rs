@@ -8,7 +8,7 @@ use hollow_kubelet::{Hollow, RESTART};
 use kube::{Api, Client};
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
 use kube_node_controllers::{
-    Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, Revisions, Secrets,
+    Context, DrainPermits, Events, Metrics, PodCidrs, PolicyParameters, ReleasedClasses, Revisions, Secrets,
     autoscaler::Autoscaler,
     csr::Approver,
     hosts::MembershipWatch,
@@ -95,6 +95,7 @@ pub(super) fn start(
         sets: Arc::clone(&caches.sets),
         revisions: Revisions::new(client.clone(), &options.namespace),
         expectations: Mutex::default(),
+        released_classes: ReleasedClasses::default(),
         foreign_times: Mutex::default(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), "kube-node", registry)?,

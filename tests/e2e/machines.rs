@@ -18,7 +18,7 @@ use kube::{
 use kube_node_api::{NodeClass, NodeSet, machine_files::MachineSettings};
 use kube_node_cache::{Cache, CustomObject as Stored, View};
 use kube_node_controllers::{
-    Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions,
+    Context, DrainPermits, Events, Metrics, ProviderIdPrefix, ReleasedClasses, Revisions,
     node::NodeController,
     provider::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Stage},
 };
@@ -167,6 +167,7 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
         expectations: HashMap::new().into(),
+        released_classes: ReleasedClasses::default(),
         foreign_times: ForeignTimes::default().into(),
         drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), name, registry).unwrap(),

@@ -326,6 +326,18 @@ pub fn all() -> Vec<Scenario> {
                 (60, Action::DeleteNode(0)),
             ]),
         ),
+        // The same, while the watch of classes still shows the former class: it is late, and lists of Nodes start sets anew.
+        Scenario::new(
+            "class-remade-unseen",
+            people(
+                [
+                    vec![(1, scale(2)), (19, late("nodeclasses", 6)), (20, Action::Act(Act::RemakeClass))],
+                    (26..50).step_by(2).map(|at| (at, Action::Relist(0))).collect(),
+                    vec![(50, late("nodeclasses", 0))],
+                ]
+                .concat(),
+            ),
+        ),
         // A newer release writes a revision; the present one starts anew, makes machines of it and deletes them.
         Scenario::new(
             "downgrade",

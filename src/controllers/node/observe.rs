@@ -107,7 +107,7 @@ impl NodeController {
         slot: Option<Slot>,
     ) -> Result<Found<Option<Observed>>> {
         let id = MachineId::of(&node);
-        let class = node.class().and_then(|name| self.context.classes.get(name));
+        let class = node.class().and_then(|name| self.context.class(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
         let provider = match self.provider(&node, &id, class.map(|class| &**class), slot).await? {
             Ok(Some(provider)) => provider,
@@ -270,7 +270,7 @@ impl NodeController {
 
     fn warn_of_missing_class(&self, node: &NodeView) {
         let Some(class) = node.class() else { return };
-        if node.deleted_at.is_none() && self.context.classes.get(class).is_none() {
+        if node.deleted_at.is_none() && self.context.class(class).is_none() {
             let label = names::LABEL_NODECLASS;
             let text = format!("there is no NodeClass {class}: create it, or correct the label {label}");
             self.warn(node, "ClassNotFound", text);

@@ -119,7 +119,7 @@ impl NodeSetController {
     /// look after, has not added it yet. Returns true if the class did not have it.
     async fn protect_class(&self, name: &str) -> Result<bool, ApiError> {
         // Without a class there is no blueprint, which is a wait of its own.
-        let Some(class) = self.context.classes.get(name) else { return Ok(false) };
+        let Some(class) = self.context.class(name) else { return Ok(false) };
         api::set_finalizer(&self.class_api, &class.metadata, names::FINALIZER_IN_USE, true).await
     }
 

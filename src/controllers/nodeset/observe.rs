@@ -257,7 +257,7 @@ impl NodeSetController {
         };
         let problem = |reason, message| Err(none(false, reason, message));
         let class_name = &set.spec.node_class_name;
-        let Some(own) = self.context.classes.get(class_name) else {
+        let Some(own) = self.context.class(class_name) else {
             let message = format!(
                 "there is no NodeClass {class_name}: create it, or name another one in nodeClassName"
             );

@@ -35,7 +35,7 @@ use kube_node_api::{
 };
 use kube_node_cache::NodeView;
 use kube_node_controllers::{
-    Context, DrainPermits, Events, Metrics, ProviderIdPrefix, Revisions,
+    Context, DrainPermits, Events, Metrics, ProviderIdPrefix, ReleasedClasses, Revisions,
     csr::Approver,
     provider::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed},
 };
@@ -139,6 +139,7 @@ impl Stage {
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
             expectations: HashMap::new().into(),
+            released_classes: ReleasedClasses::default(),
             foreign_times: ForeignTimes::default().into(),
             drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
