@@ -159,6 +159,39 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
+        // Nodes that no watch shows for minutes have a revision that nothing else names.
+        Scenario::new(
+            "unseen-revision",
+            Schedule {
+                // Sets of even seeds keep no revision for a way back.
+                seed: 2,
+                active: 230,
+                ..users(vec![
+                    (1, scale(0)),
+                    (20, late("nodes", 200)),
+                    (21, scale(2)),
+                    (30, Action::Roll(7)),
+                    (40, Action::Roll(8)),
+                    (221, late("nodes", 0)),
+                ])
+            },
+        ),
+        // cluster-autoscaler has named a Node that cannot be deleted: a rollout does not count on it.
+        Scenario::new(
+            "refused-victim",
+            Schedule {
+                scaling: Some((1, 6)),
+                surge: 0,
+                unavailable: 1,
+                active: 150,
+                ..users(vec![
+                    (1, Action::Need(4)),
+                    (30, Action::Refuse(0)),
+                    (31, Action::Need(3)),
+                    (80, Action::Roll(7)),
+                ])
+            },
+        ),
         // A Node to which all writes are refused is outdated for minutes.
         Scenario::new(
             "refused-node",
