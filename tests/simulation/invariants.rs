@@ -313,7 +313,10 @@ impl Invariants {
             {
                 return Some(format!("{node} is created, and {owner} has no finalizer"));
             }
-            if by_us && let Some(problem) = foreign_revision(server, after) {
+            if by_us
+                && !is_late
+                && let Some(problem) = wrong_revision(server, after)
+            {
                 return Some(problem);
             }
             self.creators.remove(&node);
@@ -533,12 +536,14 @@ impl Invariants {
     }
 }
 
-/// Says so if a Node is of a revision of another class.
-fn foreign_revision(server: &ApiServer, node: &Value) -> Option<String> {
+/// Says so if a new Node is of a revision of another class, or of none that is stored.
+fn wrong_revision(server: &ApiServer, node: &Value) -> Option<String> {
     let label = |key: &str| node["metadata"]["labels"][key].as_str();
     let (class, revision) = (label(LABEL_NODECLASS)?, label(LABEL_REVISION)?);
     let stored = format!("{class}-{revision}");
-    let stored = server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored)?;
+    let Some(stored) = server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored) else {
+        return Some(format!("{} is created, and its revision {stored} is not stored", name(node)));
+    };
     let of = stored["metadata"]["labels"][LABEL_NODECLASS].as_str();
     (of != Some(class)).then(|| format!("{} of {class} has a revision of {of:?}: {revision}", name(node)))
 }

@@ -188,6 +188,8 @@ pub fn all() -> Vec<Scenario> {
                     (1, Action::Need(4)),
                     (30, Action::Refuse(0)),
                     (31, Action::Need(3)),
+                    // It takes back its taints.
+                    (70, Action::RestartAutoscaler),
                     (80, Action::Roll(7)),
                 ])
             },
@@ -359,17 +361,16 @@ pub fn all() -> Vec<Scenario> {
                 (60, Action::DeleteNode(0)),
             ]),
         ),
-        // The same, while the watch of classes still shows the former class: it is late, and lists of Nodes start sets anew.
+        // The same, while the watch of classes is late: it never shows that the former class is gone.
         Scenario::new(
             "class-remade-unseen",
-            people(
-                [
-                    vec![(1, scale(2)), (19, late("nodeclasses", 6)), (20, Action::Act(Act::RemakeClass))],
-                    (26..50).step_by(2).map(|at| (at, Action::Relist(0))).collect(),
-                    vec![(50, late("nodeclasses", 0))],
-                ]
-                .concat(),
-            ),
+            people(vec![
+                (1, scale(2)),
+                (19, late("nodeclasses", 6)),
+                (20, Action::Act(Act::RemakeClass)),
+                (28, Action::Relist(0)),
+                (50, late("nodeclasses", 0)),
+            ]),
         ),
         // A newer release writes a revision; the present one starts anew, makes machines of it and deletes them.
         Scenario::new(
