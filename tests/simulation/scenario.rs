@@ -101,6 +101,22 @@ pub fn all() -> Vec<Scenario> {
                 (65, late("nodes", 0)),
             ]),
         ),
+        // The answer to a creation is lost, its repetition is refused, and no watch shows the Node yet when it would be allowed.
+        Scenario::new(
+            "refused-repetition",
+            Schedule {
+                surge: 0,
+                unavailable: 1,
+                active: 80,
+                ..users(vec![
+                    (1, scale(1)),
+                    (20, late("nodes", 35)),
+                    (21, scale(2)),
+                    (22, Action::Forbid("nodes", 10)),
+                    (70, late("nodes", 0)),
+                ])
+            },
+        ),
         // A deletion gets lost, and its Node changes before the set grows again.
         Scenario::new(
             "lost-deletion",
