@@ -181,7 +181,8 @@ pub fn all() -> Vec<Scenario> {
             Schedule {
                 // Sets of even seeds keep no revision for a way back.
                 seed: 2,
-                active: 230,
+                // What is on its way when the delay ends comes 200 s later.
+                active: 430,
                 ..users(vec![
                     (1, scale(0)),
                     (20, late("nodes", 200)),
