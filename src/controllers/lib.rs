@@ -25,6 +25,7 @@ mod policy_parameters;
 pub mod preflight;
 pub mod provider;
 mod reconcile;
+mod released_classes;
 mod revisions;
 mod secrets;
 
@@ -50,10 +51,10 @@ pub use access::Access;
 pub use drain_permits::DrainPermits;
 pub use events::Events;
 pub use metrics::Metrics;
-pub use nodeclass::ReleasedClasses;
 pub use pod_cidrs::PodCidrs;
 pub use policy_parameters::PolicyParameters;
 pub use reconcile::ReconcileError;
+pub use released_classes::ReleasedClasses;
 pub use revisions::{Revisions, RevisionsError};
 pub use secrets::Secrets;
 
@@ -76,7 +77,7 @@ pub struct Context {
     /// Creations and deletions that were sent and that the watch has not shown yet, by set. The autoscaler
     /// server reads them, too.
     pub expectations: Mutex<HashMap<String, Expectations>>,
-    /// Classes that this operator lets go, though the watch may still show them.
+    /// Classes that this operator releases; the watch may still show them.
     pub released_classes: ReleasedClasses,
     /// Times on Nodes that are later than now.
     pub foreign_times: Mutex<ForeignTimes>,
@@ -126,7 +127,7 @@ impl Context {
         coming.count() + self.nodes.counted(class, but_for)
     }
 
-    /// The class of this name, for new Nodes and machines; None if there is none, or if this operator lets it go.
+    /// The class of this name, for new Nodes and machines; None if there is none, or if this operator releases it.
     fn class(&self, name: &str) -> Option<Arc<CachedNodeClass>> {
         self.classes.get(name).filter(|class| !self.released_classes.contains(&class.metadata))
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Resource};
 use kube_ext::{
     call::ApiError,
@@ -60,33 +60,6 @@ impl Users {
 fn credentials(class: &CachedNodeClass) -> Option<&str> {
     let class = class.object.as_ref().ok()?;
     class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
-}
-
-/// Classes whose finalizer this operator removes, by name, with the resource version that has it.
-///
-/// A watch that is late shows such a class long after it is gone, and its finalizer with it: a NodeSet would make Nodes of it
-/// while nothing keeps the class of that name. A class is noted first, and its users are counted then: a set either is counted,
-/// or finds the note. A class that lives on has another version soon.
-#[derive(Debug, Default)]
-pub struct ReleasedClasses(Mutex<HashMap<String, String>>);
-
-impl ReleasedClasses {
-    /// Returns true if the class is let go in the version that was read.
-    pub(crate) fn contains(&self, read: &ObjectMeta) -> bool {
-        let noted = self.0.lock();
-        let version = read.name.as_ref().and_then(|name| noted.get(name));
-        version.is_some() && version == read.resource_version.as_ref()
-    }
-
-    fn note(&self, read: &ObjectMeta) {
-        if let (Some(name), Some(version)) = (read.name.clone(), read.resource_version.clone()) {
-            self.0.lock().insert(name, version);
-        }
-    }
-
-    fn forget(&self, name: &str) {
-        self.0.lock().remove(name);
-    }
 }
 
 /// The controller.
