@@ -10,11 +10,11 @@ mod cleanup;
 mod contract;
 mod housekeeping;
 mod manifests;
-mod pace;
 mod record;
 mod report;
 mod steps;
 mod test_run;
+mod timeouts;
 mod user_commands;
 
 use std::{path::Path, process::ExitCode};

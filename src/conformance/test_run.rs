@@ -28,9 +28,9 @@ use crate::{
     checks::{Checked, has_taint, is_initialized, is_leaving},
     contract::Clause,
     manifests,
-    pace::Pace,
     record::Recorder,
     report::{ClauseResult, Report},
+    timeouts::Timeouts,
     user_commands,
 };
 
@@ -106,9 +106,9 @@ impl TestRun {
         *self.start.lock() = time;
     }
 
-    /// Pace of the controller, as far as it is known by now.
-    pub(super) fn pace(&self) -> Pace {
-        Pace { start: *self.start.lock(), limit: self.limit() }
+    /// Timeouts for the controller, by the time that the first Nodes took to start.
+    pub(super) fn timeouts(&self) -> Timeouts {
+        Timeouts { start: *self.start.lock(), limit: self.limit() }
     }
 
     /// Name of a Node written by hand.

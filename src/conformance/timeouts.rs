@@ -1,5 +1,5 @@
-//! Times that a test run gives a controller, or waits for one, by the controller's pace. On a busy machine a controller
-//! that waits for nothing takes some seconds, too, so that a fixed time would say nothing.
+//! Timeouts of a test run, in proportion to the time that the controller's first Nodes took to start. On a busy machine each
+//! step of a controller takes some seconds, so that a fixed timeout would prove nothing.
 //!
 //! Invariant: a pod that may not be evicted outlasts the observation of the other drain.
 
@@ -12,33 +12,33 @@ const OBSERVED: Duration = Duration::from_secs(3);
 /// Time after the observation in which the drain may go on, before the NodeSet's drain timeout ends it.
 const RELEASED: Duration = Duration::from_secs(7);
 
-/// The pace of a controller.
+/// Timeouts for one controller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct Timeouts {
     /// Time that the first Nodes took to start; zero until they have.
     pub(super) start: Duration,
     /// Time limit of each step of the test run.
     pub(super) limit: Duration,
 }
 
-impl Pace {
+impl Timeouts {
     /// `deletionTimeout` of a class whose machine's end is timed.
-    pub(super) fn lingers(self) -> Duration {
-        self.visible(LINGERS)
+    pub(super) fn deletion(self) -> Duration {
+        self.scaled(LINGERS)
     }
 
     /// Time from a Node's deletion to the end of the observation of its blocked drain.
-    pub(super) fn observed(self) -> Duration {
-        LINGERS + self.visible(OBSERVED)
+    pub(super) fn observation(self) -> Duration {
+        LINGERS + self.scaled(OBSERVED)
     }
 
     /// `drain.timeout` of the NodeSet.
-    pub(super) fn drain_timeout(self) -> Duration {
-        self.observed() + self.visible(RELEASED)
+    pub(super) fn drain(self) -> Duration {
+        self.observation() + self.scaled(RELEASED)
     }
 
-    /// The time for a quick controller, or one that is long beside the pace of this one, in whole seconds.
-    fn visible(self, quick: Duration) -> Duration {
+    /// `quick`, or three times the start of the first Nodes if that is longer: in whole seconds, half of the limit at most.
+    fn scaled(self, quick: Duration) -> Duration {
         let long = (self.start * 3).min(self.limit / 2);
         quick.max(Duration::from_secs(long.as_secs()))
     }
@@ -46,18 +46,18 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, LINGERS, Pace, RELEASED};
+    use super::{Duration, LINGERS, RELEASED, Timeouts};
 
     #[test]
-    fn a_drain_is_observed_before_its_timeout_at_each_pace() {
+    fn a_blocked_drain_is_observed_before_its_timeout() {
         for limit in (2..600).step_by(7).map(Duration::from_secs) {
             for start in (0..600).map(Duration::from_secs).filter(|start| *start <= limit) {
-                let pace = Pace { start, limit };
-                assert!(pace.observed() > LINGERS, "{pace:?}");
-                assert!(pace.observed() + RELEASED <= pace.drain_timeout(), "{pace:?}");
+                let timeouts = Timeouts { start, limit };
+                assert!(timeouts.observation() > LINGERS, "{timeouts:?}");
+                assert!(timeouts.observation() + RELEASED <= timeouts.drain(), "{timeouts:?}");
                 // In whole seconds.
-                let long = pace.lingers() + Duration::from_secs(1);
-                assert!(long > (start * 3).min(limit / 2), "{pace:?}");
+                let long = timeouts.deletion() + Duration::from_secs(1);
+                assert!(long > (start * 3).min(limit / 2), "{timeouts:?}");
             }
         }
     }

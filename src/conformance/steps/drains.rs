@@ -40,7 +40,7 @@ pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
     if !pods(run, first, second).await? {
         return Ok(());
     }
-    let timeout = GoDuration(run.pace().drain_timeout());
+    let timeout = GoDuration(run.timeouts().drain());
     let drain = json!({"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"});
     run.set_spec(json!({ "drain": drain })).await?;
     // By now a controller that watches the NodeSet has seen the change, too.
@@ -114,7 +114,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let blocked = blocked.await;
     if !matches!(blocked, Some(None)) {
         let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
-        sleep_until(deleted.unwrap_or_else(Instant::now) + run.pace().observed()).await;
+        sleep_until(deleted.unwrap_or_else(Instant::now) + run.timeouts().observation()).await;
     }
     let is_gone = run.seen.of(&name).is_none_or(|history| history.gone.is_some());
     let evicted = run.seen_pods.of(GUARDED).is_none_or(|pod| {
@@ -165,7 +165,7 @@ async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
 /// Clause 5.3: the drain of a Node with pods that may not be evicted before the NodeSet's drain timeout.
 async fn settings(run: &TestRun, node: &Node) {
     let name = node.name_any();
-    let is_gone = run.seen.gone(&name, run.limit() + run.pace().drain_timeout()).await.is_some();
+    let is_gone = run.seen.gone(&name, run.limit() + run.timeouts().drain()).await.is_some();
     match evicted_in_time(run, &name, is_gone) {
         Ok(_) if !is_gone => {
             run.fail(contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
@@ -179,7 +179,7 @@ fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
     let history = run.seen.of(name);
     let deleted = history.as_ref().and_then(|node| node.last()?.metadata.deletion_timestamp.as_ref());
     let deleted = deleted.ok_or_else(|| format!("{name} went with its pods on it"))?.0;
-    let timeout = run.pace().drain_timeout();
+    let timeout = run.timeouts().drain();
     let requested = |pod: &str| run.seen_pods.states(pod).iter().find_map(deletion_requested);
     let mut last = None;
     for pod in PROTECTED {

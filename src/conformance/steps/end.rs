@@ -33,7 +33,7 @@ pub(super) async fn shrink(run: &TestRun) -> anyhow::Result<()> {
     let left = |all: &Histories<Pod>| all.values().all(|pod| has_left(run, pod)).then_some(());
     let _ = run.seen_pods.until(run.limit(), left).await;
     forced(run).await?;
-    let lingers = run.pace().lingers();
+    let lingers = run.timeouts().deletion();
     let change = json!({"spec": {"deletionTimeout": GoDuration(lingers)}});
     let desired = run.patch(&run.classes, &run.name, change).await?.metadata.generation;
     // Clause 1.2 says whether a controller follows its class.
