@@ -313,10 +313,7 @@ impl Invariants {
             {
                 return Some(format!("{node} is created, and {owner} has no finalizer"));
             }
-            if by_us
-                && !is_late
-                && let Some(problem) = wrong_revision(server, after)
-            {
+            if by_us && let Some(problem) = wrong_revision(server, after, is_late) {
                 return Some(problem);
             }
             self.creators.remove(&node);
@@ -536,13 +533,15 @@ impl Invariants {
     }
 }
 
-/// Says so if a new Node is of a revision of another class, or of none that is stored.
-fn wrong_revision(server: &ApiServer, node: &Value) -> Option<String> {
+/// Problem with the revision of a new Node: it belongs to another class, or is not stored. By the time of a late creation, the
+/// revision may have been deleted.
+fn wrong_revision(server: &ApiServer, node: &Value, is_late: bool) -> Option<String> {
     let label = |key: &str| node["metadata"]["labels"][key].as_str();
     let (class, revision) = (label(LABEL_NODECLASS)?, label(LABEL_REVISION)?);
     let stored = format!("{class}-{revision}");
     let Some(stored) = server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored) else {
-        return Some(format!("{} is created, and its revision {stored} is not stored", name(node)));
+        let problem = || format!("{} is created, and its revision {stored} is not stored", name(node));
+        return (!is_late).then(problem);
     };
     let of = stored["metadata"]["labels"][LABEL_NODECLASS].as_str();
     (of != Some(class)).then(|| format!("{} of {class} has a revision of {of:?}: {revision}", name(node)))

@@ -205,7 +205,7 @@ pub fn all() -> Vec<Scenario> {
                     (1, Action::Need(4)),
                     (30, Action::Refuse(0)),
                     (31, Action::Need(3)),
-                    // It takes back its taints.
+                    // A restarted cluster-autoscaler removes its taints.
                     (70, Action::RestartAutoscaler),
                     (80, Action::Roll(7)),
                 ])
