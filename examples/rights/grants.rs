@@ -57,7 +57,8 @@ impl Right {
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dot = if self.group.is_empty() { "" } else { "." };
-        write!(f, "{}: {} {}{dot}{}", self.role, self.verb, self.resource, self.group)?;
+        write!(f, "{} for {}: ", self.role, self.identity)?;
+        write!(f, "{} {}{dot}{}", self.verb, self.resource, self.group)?;
         if self.names.is_empty() { Ok(()) } else { write!(f, " {}", self.names.join(", ")) }
     }
 }

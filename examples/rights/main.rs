@@ -181,10 +181,17 @@ subjects: [{kind: ServiceAccount, name: o, namespace: n}]
         let unused: Vec<&str> = unused.iter().map(String::as_str).collect();
         assert_eq!(
             unused,
-            ["ClusterRole a: create nodes", "ClusterRole a: get pods", "Role m/b: delete pods"],
+            [
+                "ClusterRole a for system:serviceaccount:n:o: create nodes",
+                "ClusterRole a for system:serviceaccount:n:o: get pods",
+                "Role m/b for system:serviceaccount:n:o: delete pods",
+            ],
             "a pod was read where the narrower role gives it"
         );
-        assert_eq!(twice.into_iter().collect::<Vec<_>>(), ["Role m/b: get pods"]);
+        assert_eq!(
+            twice.into_iter().collect::<Vec<_>>(),
+            ["Role m/b for system:serviceaccount:n:o: get pods"]
+        );
         assert_eq!(refused.into_iter().collect::<Vec<_>>(), ["system:serviceaccount:n:o: list nodes"]);
     }
 

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::{
+    core::v1::{Event, Node},
+    storage::v1::{CSIDriver, CSINode},
+};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams},
 };
 use serde_json::json;
 
 use super::{CLUSTER, NODES, group::Group, in_the_operator, write_node};
 use kube_node_testing::{
-    Fixture, LONG, condition, eventually, history::RecordedHistory, http::Request, is_ready, name,
+    Fixture, LONG, condition, create, eventually, history::RecordedHistory, http::Request, is_ready, name,
 };
 
 /// Processes that know little of each other give out addresses, and ports at one that they share.
@@ -52,6 +55,23 @@ pub async fn events_are_told(own: &Fixture) {
     })
     .await;
     own.pods.delete("starts-again", &DeleteParams::default()).await.unwrap();
+}
+
+/// Each host creates the `CSINode`s of its machines once there is a `CSIDriver`, and only those that are not there.
+pub async fn csi_nodes_are_created(own: &Fixture) {
+    let drivers: Api<CSIDriver> = Api::all(own.client.clone());
+    let driver = json!({ "metadata": { "name": "csi.example.com" }, "spec": { "attachRequired": false } });
+    create(&drivers, driver).await.unwrap();
+    let csi_nodes: Api<CSINode> = Api::all(own.client.clone());
+    let expected: BTreeSet<String> = own.my_nodes().await.iter().map(name).collect();
+    eventually("every Node has its CSINode", LONG, async || {
+        let listed = csi_nodes.list(&ListParams::default()).await.unwrap();
+        let found: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
+        let missing: Vec<String> = expected.difference(&found).cloned().collect();
+        if missing.is_empty() { Ok(()) } else { Err(missing) }
+    })
+    .await;
+    drivers.delete("csi.example.com", &DeleteParams::default()).await.unwrap();
 }
 
 /// A host that comes takes its share from all others.

@@ -37,6 +37,7 @@ async fn hosts_carry_machines_in_the_operators_place() {
     group.exports_what_the_page_says();
     changes::addresses_are_unique(&own).await;
     changes::events_are_told(&own).await;
+    changes::csi_nodes_are_created(&own).await;
     losses::killed(&own, &mut group).await;
     losses::frozen(&own, &mut group).await;
     losses::stopped(&own, &mut group).await;
