@@ -19,6 +19,8 @@ pub fn all() -> Vec<Scenario> {
     vec![
         Scenario::new("scale-up", users(vec![(1, scale(2)), (20, scale(5))])),
         Scenario::new("scale-down", users(vec![(1, scale(4)), (20, Action::Run(4, 3)), (40, scale(2))])),
+        // Its one deletion is answered by nothing else that happens.
+        Scenario::new("scale-down-by-one", users(vec![(1, scale(2)), (20, scale(1))])),
         Scenario::new("rollout", users(vec![(1, scale(3)), (20, Action::Roll(7))])),
         Scenario::new("deletion", users(vec![(1, scale(3)), (20, Action::DeleteSet("a".to_owned()))])),
         Scenario::new(
@@ -52,6 +54,25 @@ pub fn all() -> Vec<Scenario> {
                     (41, Action::Run(2, 0)),
                     (46, Action::DeleteNode(0)),
                     (60, late("pods", 0)),
+                ])
+            },
+        ),
+        // A Node that goes loses its machine, and takes pods that no watch has shown yet until it may be closed to them.
+        Scenario::new(
+            "lost-machine",
+            Schedule {
+                kubemark: true,
+                surge: 0,
+                unavailable: 1,
+                active: 90,
+                ..users(vec![
+                    (1, scale(2)),
+                    (37, Action::Forbid("nodes", 12)),
+                    (38, Action::DeleteNode(0)),
+                    (38, Action::LoseMachine(0, false)),
+                    (40, late("pods", 30)),
+                    (41, Action::Run(4, 0)),
+                    (70, late("pods", 0)),
                 ])
             },
         ),
