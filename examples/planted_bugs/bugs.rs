@@ -18,6 +18,8 @@ pub struct Bug {
     pub scenario: Option<String>,
     /// A test of the simulation that finds it by itself.
     pub test: Option<String>,
+    /// Why nothing can find it.
+    pub harmless: Option<String>,
     pub edits: Vec<Edit>,
 }
 
@@ -41,6 +43,7 @@ struct Entry {
     seed: Option<u64>,
     scenario: Option<String>,
     test: Option<String>,
+    harmless: Option<String>,
     file: Option<String>,
     find: Option<String>,
     replace: Option<String>,
@@ -73,7 +76,8 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-fn bug(Entry { name, seed, scenario, test, file, find, replace, mut edits }: Entry) -> anyhow::Result<Bug> {
+fn bug(entry: Entry) -> anyhow::Result<Bug> {
+    let Entry { name, seed, scenario, test, harmless, file, find, replace, mut edits } = entry;
     match (file, find, replace) {
         (Some(file), Some(find), Some(replace)) => edits.push(Edit { file, find, replace }),
         (None, None, None) if !edits.is_empty() => {}
@@ -84,5 +88,5 @@ fn bug(Entry { name, seed, scenario, test, file, find, replace, mut edits }: Ent
         edits.iter().any(|edit| edit.replace.contains(&switch)),
         "no edit of bug {name} is under planted({switch})"
     );
-    Ok(Bug { name, seed, scenario, test, edits })
+    Ok(Bug { name, seed, scenario, test, harmless, edits })
 }
