@@ -44,9 +44,11 @@ impl Expectations {
     }
 
     /// Expects the deletion of a Node in this version. Call it before the request: even if the response is
-    /// lost, the Node counts as leaving, and no other Node goes in its place.
-    pub fn deleting(&mut self, name: &str, version: &str) {
-        self.deletions.insert(name.to_owned(), Some(version.to_owned()));
+    /// lost, the Node counts as leaving, and no other Node goes in its place. Returns true if the deletion of this version was
+    /// sent before without a response: it may have taken effect, whatever the answer to this one is.
+    pub fn deleting(&mut self, name: &str, version: &str) -> bool {
+        let before = self.deletions.insert(name.to_owned(), Some(version.to_owned())).flatten();
+        before.is_some_and(|before| before == version)
     }
 
     /// The API server accepted the deletion.
@@ -56,7 +58,7 @@ impl Expectations {
         }
     }
 
-    /// The API server refused the deletion for good.
+    /// The API server refused the deletion for good, and no earlier attempt may have taken effect.
     pub fn not_deleted(&mut self, name: &str) {
         self.deletions.remove(name);
     }
@@ -191,6 +193,9 @@ mod tests {
     #[test]
     fn a_deletion_without_an_answer_counts_until_the_watch_tells() {
         let mut expectations = Expectations::default();
+        assert!(!expectations.deleting("a", "7"), "nothing was sent before");
+        assert!(expectations.deleting("a", "7"), "the one before may have taken effect");
+        assert!(!expectations.deleting("a", "8"), "it had no effect in another version");
         expectations.deleting("a", "7");
         expectations.seen("a", "7", false);
         assert_eq!(expectations.unanswered().collect::<Vec<_>>(), [("a", "7")]);

@@ -450,10 +450,11 @@ impl Invariants {
         let counted = counts(before) && is_started && !is_young && !seemed_lost;
         if goes && by_us && counted && !self.named.contains(&node) {
             // A Node that cluster-autoscaler has named goes by itself, whenever that is. One that users delete works until its
-            // turn comes.
-            let is_left = |one: &Value| {
-                counts(one) && !is_named(server, one) && !(is_deleted && self.deleted.contains(uid(one)))
-            };
+            // turn comes, and so does one whose drain was refused.
+            let has_permit =
+                |one: &Value| self.deleted.contains(uid(one)) && !self.permits.was_refused(uid(one));
+            let is_left =
+                |one: &Value| counts(one) && !is_named(server, one) && !(is_deleted && has_permit(one));
             let left = of_set.iter().filter(|one| is_left(one)).count();
             let excused = self.excused.iter().filter(|(name, until)| {
                 **until > now

@@ -43,6 +43,11 @@ impl Permits {
         self.refused.insert(uid);
     }
 
+    /// Returns true if the drain of the Node with this UID was refused once.
+    pub fn was_refused(&self, uid: &str) -> bool {
+        self.refused.contains(uid)
+    }
+
     /// Checks a change of a Node by a process.
     pub fn note_node(&mut self, after: &Value, before: &Value, by: &Sent) -> Option<String> {
         let (now, last) = (reason(after), reason(before));

@@ -58,8 +58,9 @@ impl NodeSetController {
             if cause == Some(DisruptionReason::FailedToStart) && (result.is_ok() || is_lost) {
                 applied.give_up(observed, node.label(names::LABEL_REVISION).unwrap_or_default());
             }
-            // The next plan passes over a Node whose deletion was refused, and may choose another one.
-            applied.more |= result.as_ref().is_err_and(ApiError::is_final);
+            // The next plan passes over a Node whose deletion was refused, and may choose another one. A repetition that is
+            // refused changes no plan.
+            applied.more |= cause.is_some() && result.as_ref().is_err_and(ApiError::is_final);
             if let Some(cause) = cause.filter(|_| result.is_ok()) {
                 info!(node = &*node.name, cause = <&str>::from(cause), "replaced");
                 self.context.metrics.node_replaced(cause);
@@ -102,7 +103,8 @@ impl NodeSetController {
     /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next
     /// reconciliation sees the changed Node, and may choose another victim.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
-        self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
+        let is_repeated =
+            self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
         let result = api::delete(&self.node_api, &api::metadata(node), false).await;
         // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
@@ -110,8 +112,9 @@ impl NodeSetController {
         self.expectations(set, |expectations| match &result {
             Ok(()) if now.is_none_or(|now| now.deleted_at.is_some()) => expectations.gone(&node.name),
             Ok(()) => expectations.deleted(&node.name),
-            // In another state, it has no effect any more: its precondition is the state that was seen.
-            Err(error) if error.is_final() || changed => expectations.not_deleted(&node.name),
+            // In another state, it has no effect any more: its precondition is the state that was seen. A refusal of a repeated
+            // deletion says nothing of the one before, which may have taken effect.
+            Err(error) if changed || error.is_final() && !is_repeated => expectations.not_deleted(&node.name),
             // The deletion may have taken effect; the watch will show it.
             Err(_) => {}
         });

@@ -1,10 +1,7 @@
 //! Scenarios in which watches, lists, answers or rights come late at the worst moment, or a clock is wrong.
 
-use super::{Scenario, late, people, scale, scale_other, scales, users};
-use crate::{
-    people::Act,
-    schedule::{Action, Schedule},
-};
+use super::{Scenario, late, scale, scale_other, scales, users};
+use crate::schedule::{Action, Schedule};
 
 pub fn all() -> Vec<Scenario> {
     vec![
@@ -19,7 +16,7 @@ pub fn all() -> Vec<Scenario> {
             let actions = [vec![(1, scale(3))], pairs.concat()].concat();
             Schedule { surge: 0, unavailable: 1, active: 150, ..users(actions) }
         }),
-        // A process takes over that no watch has shown the Node by which the set has grown.
+        // A process takes over that no watch has shown the Node by which the set has grown, and its list takes seconds.
         Scenario::new(
             "takeover-unseen",
             Schedule {
@@ -31,7 +28,10 @@ pub fn all() -> Vec<Scenario> {
                     (1, scale(1)),
                     (20, late("nodes", 60)),
                     (21, scale(2)),
-                    (23, Action::Kill(0)),
+                    // The second process leads.
+                    (23, Action::Kill(1)),
+                    // The first process leads after half a second.
+                    (37, Action::Relist(8)),
                     (85, late("nodes", 0)),
                 ])
             },
@@ -111,14 +111,14 @@ pub fn all() -> Vec<Scenario> {
             Schedule {
                 surge: 0,
                 unavailable: 1,
-                active: 90,
+                active: 130,
                 ..users(vec![
                     (1, scale(3)),
-                    (30, Action::DeleteNode(0)),
-                    (30, Action::DeleteNode(1)),
-                    (30, late("nodes", 15)),
-                    (31, Action::Forbid("nodes", 10)),
-                    (60, late("nodes", 0)),
+                    (29, late("nodes", 15)),
+                    // The watch shows the labels of the new revision after 15 s, and the first deletion 15 s later.
+                    (30, Action::Roll(7)),
+                    (61, Action::Forbid("nodes", 8)),
+                    (90, late("nodes", 0)),
                 ])
             },
         ),
