@@ -250,9 +250,9 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
-        // A worker whose clock is ahead takes the machines of another one, which goes on running them.
+        // The clock of a worker is ahead: it takes no machine of another one for that.
         Scenario::new(
-            "two-workers",
+            "worker-ahead",
             Schedule {
                 workers: 2,
                 ..users(vec![
