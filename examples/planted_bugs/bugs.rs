@@ -18,7 +18,7 @@ pub struct Bug {
     pub scenario: Option<String>,
     /// A test of the simulation that finds it by itself.
     pub test: Option<String>,
-    /// Why nothing can find it.
+    /// Why nothing can find it; None if something has to.
     pub harmless: Option<String>,
     pub edits: Vec<Edit>,
 }

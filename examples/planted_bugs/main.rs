@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example planted_bugs -- [--seeds N] [--seconds N] [NAME…]`: the bugs of these names, else all of them.
 //! Input: the files `tests/simulation/planted_bugs*.yaml` and the tracked files of this repository. Output: a table with
-//! the first schedule that finds each bug, and the violation; exit code 1 if one is not found that is not listed as harmless.
+//! the first schedule that finds each bug, and the violation; exit code 1 if one is not found, or one that is listed as harmless is.
 //!
 //! A copy of the source, in `target/planted-bugs/source`, gets the edits of all bugs and is built once, in
 //! `target/planted-bugs/target` or `CARGO_TARGET_DIR`; `KUBE_NODE_PLANTED` switches on one bug. Without a bug the copy has
@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     println!("without a bug: {} schedules pass in {:.0} s\n", options.seeds, begun.elapsed().as_secs_f64());
     println!("| bug | found by | schedules | violation |\n| --- | --- | --- | --- |");
-    let (mut number, mut harmless) = (0, 0);
+    let (mut detected, mut unexpected) = (0, 0);
     for bug in &chosen {
         let name = Some(bug.name.as_str());
         let known = bug.seed.map(|seed| seed..seed + 1);
@@ -75,17 +75,17 @@ fn main() -> anyhow::Result<ExitCode> {
         if found.is_none() {
             found = simulation.systematic(name, "all", options.limit)?;
         }
+        unexpected += usize::from(found.is_some() == bug.harmless.is_some());
         if let Some(Found { by, schedules, violation }) = found {
             println!("| `{}` | {by} | {schedules} | {} |", bug.name, shown(&violation));
-            number += 1;
+            detected += 1;
         } else {
             let reason = bug.harmless.as_deref().map(|reason| format!("harmless: {reason}"));
             println!("| `{}` | nothing | | {} |", bug.name, reason.as_deref().unwrap_or_default());
-            harmless += usize::from(reason.is_some());
         }
     }
-    println!("\n{number} of {} bugs are found, and {harmless} are harmless", chosen.len());
-    Ok(if number + harmless == chosen.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("\n{detected} of {} bugs are found; {unexpected} are not as the list says", chosen.len());
+    Ok(if unexpected == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A violation as a cell of the table.

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub struct ReleasedClasses(Mutex<HashMap<String, String>>);
 
 impl ReleasedClasses {
-    /// Returns true if the class is let go in the version that was read.
+    /// Returns true if the class is released in the version that was read.
     pub(super) fn contains(&self, read: &ObjectMeta) -> bool {
         let noted = self.0.lock();
         let version = read.name.as_ref().and_then(|name| noted.get(name));

@@ -57,7 +57,7 @@ pub async fn events_are_told(own: &Fixture) {
     own.pods.delete("starts-again", &DeleteParams::default()).await.unwrap();
 }
 
-/// Each host creates the `CSINode`s of its machines once there is a `CSIDriver`, and only those that are not there.
+/// Each host creates the `CSINode`s of its machines once there is a `CSIDriver`.
 pub async fn csi_nodes_are_created(own: &Fixture) {
     let drivers: Api<CSIDriver> = Api::all(own.client.clone());
     let driver = json!({ "metadata": { "name": "csi.example.com" }, "spec": { "attachRequired": false } });

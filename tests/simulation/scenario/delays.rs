@@ -104,8 +104,8 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
-        // The answer to the start of a drain is lost, its repetition is refused, and no watch shows the start yet when another Node
-        // may be drained in its place.
+        // The answer to a deletion, or to the start of a drain, is lost, the repetition is refused, and no watch shows the effect yet
+        // when another Node may go in its place.
         Scenario::new(
             "refused-drain-again",
             Schedule {

@@ -19,7 +19,7 @@ pub fn all() -> Vec<Scenario> {
     let plain = vec![
         Scenario::new("scale-up", users(vec![(1, scale(2)), (20, scale(5))])),
         Scenario::new("scale-down", users(vec![(1, scale(4)), (20, Action::Run(4, 3)), (40, scale(2))])),
-        // Its one deletion is answered by nothing else that happens.
+        // Nothing that happens after its one deletion starts another reconciliation.
         Scenario::new("scale-down-by-one", users(vec![(1, scale(2)), (20, scale(1))])),
         Scenario::new("rollout", users(vec![(1, scale(3)), (20, Action::Roll(7))])),
         Scenario::new("deletion", users(vec![(1, scale(3)), (20, Action::DeleteSet("a".to_owned()))])),
