@@ -47,13 +47,14 @@ async fn caller() -> Caller {
     .await
 }
 
-/// A set that cluster-autoscaler scales.
+/// A set that cluster-autoscaler scales, once the server knows the set and its class: each has a watch of its own.
 async fn group(name: &str, replicas: i32, min: i32, max: i32, class: Value) -> Fixture {
     let own = Fixture::without_set(&CLUSTER, name, class).await;
     let bounds = json!({"minReplicas": min, "maxReplicas": max});
     own.create_set(replicas, json!({"autoscaling": bounds})).await;
     let mut caller = caller().await;
     eventually("it is a group", kube_node_testing::LONG, async || caller.group(name).await).await;
+    eventually("it has a template", kube_node_testing::LONG, async || caller.template(name).await.ok()).await;
     own
 }
 
