@@ -15,6 +15,7 @@ use crate::{
     others::{Others, is_leaving},
     people::AGENT,
     process::{self, GROUP, Host},
+    rival,
     schedule::{Action, HALTS, Schedule},
 };
 
@@ -97,7 +98,10 @@ impl Schedule {
                 cluster.faults.at_scale_request(AtScaleRequest::Silence(Duration::from_secs(*seconds)));
             }
             Action::KillAtScaleRequest => cluster.faults.at_scale_request(AtScaleRequest::Kill),
-            Action::Outage(seconds) => cluster.faults.fall_silent(Duration::from_secs(*seconds)),
+            Action::Outage(seconds) => cluster.faults.fall_silent(None, Duration::from_secs(*seconds)),
+            Action::Silence(resource, seconds) => {
+                cluster.faults.fall_silent(Some(resource), Duration::from_secs(*seconds));
+            }
             Action::DeleteSet(set) => {
                 wanted.sets.remove(set);
                 others.call(Method::DELETE, &format!("{SETS}/{set}"), &Value::Null);
@@ -140,6 +144,11 @@ impl Schedule {
                 others.wanted.insert("app".to_owned(), *pods);
                 others.call(Method::POST, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget);
             }
+            Action::Contest(n, seconds) => {
+                if let Some(pod) = others.pod(*n) {
+                    tokio::spawn(rival::contest(cluster.clone(), pod, Duration::from_secs(*seconds)));
+                }
+            }
             Action::Kill(n) => host(*n).kill(),
             Action::CutOff(n, seconds) => host(*n).cut_off(Duration::from_secs(*seconds)),
             Action::Stop(n, seconds) => host(*n).stop(Duration::from_secs(*seconds)),
@@ -163,7 +172,7 @@ impl Schedule {
             Action::RestartAutoscaler => restarted.notify_waiters(),
             Action::LoseMachine(n, ends) => lose_machine(others, &cluster.server, *n, *ends),
             Action::Need(needed) => {
-                cluster.checks.scaling().need(*needed);
+                cluster.checks.scaling().need(*needed, &cluster.server);
                 let (min, max) = self.scaling.unwrap_or_default();
                 let replicas = u64::try_from(*needed.clamp(&min, &max)).unwrap();
                 let sets = cluster.server.objects("kube-node.io", "nodesets");
@@ -176,6 +185,12 @@ impl Schedule {
                 if set.is_none_or(|set| set["metadata"]["deletionTimestamp"].is_null()) {
                     wanted.sets.insert(SET.to_owned(), replicas);
                 }
+            }
+            Action::RaiseMinimum(least) => {
+                let change = json!({ "spec": { "autoscaling": { "minReplicas": least } } });
+                others.call(Method::PATCH, &format!("{SETS}/{SET}"), &change);
+                let replicas = cluster.checks.scaling().needed().max(*least);
+                wanted.sets.insert(SET.to_owned(), u64::try_from(replicas).unwrap());
             }
             Action::Act(act) => act.perform(others, wanted, &cluster.faults),
             Action::Refuse(n) => {

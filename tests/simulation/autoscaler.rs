@@ -264,6 +264,10 @@ impl ClusterAutoscaler {
             let request = pb::NodeGroupDeleteNodesRequest { id: SET.to_owned(), nodes: vec![node] };
             let call = async |mut client: Client| client.node_group_delete_nodes(request).await;
             if self.call("DeleteNodes", call).await.is_ok() {
+                let found = self.cluster.checks.scaling().accept_deletion();
+                if let Some(found) = found {
+                    self.cluster.checks.violate(&found);
+                }
                 break;
             }
             if draws.number().is_multiple_of(4) {

@@ -54,9 +54,14 @@ pub struct ScalingChecks {
     pub freezes: bool,
     /// True if nothing delays watches and requests.
     pub is_prompt: bool,
+    /// True if no random fault keeps cluster-autoscaler from hearing what its deletions have brought.
+    pub counts_deletions: bool,
     needed: i32,
     /// Needs of before, and until when they count.
     needs: Vec<(Instant, i32)>,
+    /// Number of deletions that may be accepted before the need changes: the Nodes of then that are not needed, those that
+    /// cluster-autoscaler drained, the surge of a rollout, and all Nodes that a change of the class replaces.
+    deletable: usize,
     /// Names of the Nodes that cluster-autoscaler has named.
     named: BTreeSet<String>,
     /// Nodes whose taint was removed again.
@@ -97,9 +102,21 @@ impl ScalingChecks {
         self.needed
     }
 
-    pub fn need(&mut self, needed: i32) {
+    pub fn need(&mut self, needed: i32, server: &ApiServer) {
         self.needs.push((Instant::now() + RECENT, self.needed));
         self.needed = needed;
+        let nodes = nodes(server);
+        let drained = nodes.iter().filter(|node| is_drained(node)).count();
+        self.deletable = nodes.len().saturating_sub(usize::try_from(needed).unwrap_or(0)) + drained + 2;
+    }
+
+    /// A deletion has been accepted. For one need, none of them brings another Node that is not needed either.
+    pub fn accept_deletion(&mut self) -> Option<String> {
+        let left = self.deletable.checked_sub(1);
+        self.deletable = left.unwrap_or_default();
+        let is_one_too_many = self.counts_deletions && left.is_none();
+        is_one_too_many
+            .then(|| format!("each Node that is named is made again, and {} are needed", self.needed))
     }
 
     /// cluster-autoscaler is about to name this Node.
@@ -167,6 +184,8 @@ impl ScalingChecks {
                 let changes = |before: &Value| before["spec"] != change.after["spec"];
                 if change.before.as_deref().is_some_and(changes) {
                     self.class_changed = Some(Instant::now());
+                    // A rollout makes its surge again for each of its Nodes that is named.
+                    self.deletable += nodes(server).len();
                 }
                 None
             }

@@ -195,8 +195,8 @@ pub struct Faults {
     forbidden: Mutex<Option<(&'static str, Instant)>>,
     /// Resource of which the operators' watches show everything late, and by how much.
     late: Mutex<Option<(&'static str, Duration)>>,
-    /// Until when no request is answered.
-    outage: Mutex<Option<Instant>>,
+    /// Until when no request is answered, or none for one resource.
+    outage: Mutex<Option<(Option<&'static str>, Instant)>>,
     /// What happens at the next scale request.
     at_scale_request: Mutex<Option<AtScaleRequest>>,
     /// Tells that all watches of the operators end.
@@ -275,9 +275,16 @@ impl Faults {
         slow.map_or(Duration::ZERO, |(_, time)| time)
     }
 
-    /// Answers no request for a time. A quarter of the writes is carried out nevertheless, half of them later.
-    pub fn fall_silent(&self, time: Duration) {
-        *self.outage.lock() = Some(self.until.min(Instant::now() + time));
+    /// Answers no request for a time, or none for one resource. A quarter of the writes is carried out nevertheless, half of
+    /// them later.
+    pub fn fall_silent(&self, resource: Option<&'static str>, time: Duration) {
+        *self.outage.lock() = Some((resource, self.until.min(Instant::now() + time)));
+    }
+
+    /// Returns true if no request to this path is answered.
+    fn is_silent(&self, path: &str) -> bool {
+        let outage = self.outage.lock().filter(|(_, until)| Instant::now() < *until);
+        outage.is_some_and(|(resource, _)| resource.is_none_or(|resource| is_of(path, resource)))
     }
 
     /// Says what happens at the next scale request, which is carried out late.
@@ -289,7 +296,7 @@ impl Faults {
     pub fn take_scale_request(&self) -> Option<AtScaleRequest> {
         let happens = self.at_scale_request.lock().take().filter(|_| Instant::now() < self.until)?;
         if let AtScaleRequest::Silence(time) = happens {
-            self.fall_silent(time);
+            self.fall_silent(None, time);
         }
         Some(happens)
     }
@@ -297,7 +304,7 @@ impl Faults {
     /// Returns true if nobody may write to this path.
     pub fn is_forbidden(&self, path: &str) -> bool {
         let forbidden = self.forbidden.lock().filter(|(_, until)| Instant::now() < *until);
-        forbidden.is_some_and(|(resource, _)| path.split('/').any(|part| part == resource))
+        forbidden.is_some_and(|(resource, _)| is_of(path, resource))
     }
 
     /// Refuses all writes to a Node, or to none.
@@ -375,7 +382,7 @@ impl Faults {
     pub fn of_request(
         &self,
         draws: &mut Random,
-        method: &Method,
+        (method, path): (&Method, &str),
         is_write: bool,
         is_watch: bool,
     ) -> Option<Fault> {
@@ -393,7 +400,7 @@ impl Faults {
         let numbers: [(Fault, u64); Fault::ALL.len()] = std::array::from_fn(|at| {
             (Fault::ALL[at], if at < Fault::FIRST { draws.number() } else { apart.number() })
         });
-        if !is_watch && self.outage.lock().is_some_and(|until| Instant::now() < until) {
+        if !is_watch && self.is_silent(path) {
             let silent = [Fault::LostRequest, Fault::LostAnswer, Fault::DoneLater, Fault::DoneLater];
             return Some(silent[usize::try_from(numbers[0].1 % if is_write { 4 } else { 1 }).unwrap()]);
         }
@@ -448,4 +455,9 @@ impl Faults {
     pub fn end_of_watch(&self, draws: &mut Random) -> Option<Duration> {
         self.has(Fault::Ended).then(|| Duration::from_millis(draws.number() % 30_000))
     }
+}
+
+/// Returns true if a path is of this resource.
+fn is_of(path: &str, resource: &str) -> bool {
+    path.split('/').any(|part| part == resource)
 }

@@ -30,6 +30,7 @@ mod preconditions;
 mod process;
 mod reasons;
 mod reconciliations;
+mod rival;
 mod run;
 mod scenario;
 mod schedule;

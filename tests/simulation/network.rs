@@ -135,7 +135,7 @@ impl Network {
         }
         // With the faults of a storm in dozens of them, hardly any start would succeed.
         let is_spared = shared.faults.storm && OF_START.iter().any(|start| sent.path.starts_with(start));
-        let fault = shared.faults.of_request(&mut draws, &head.method, is_write, is_watch);
+        let fault = shared.faults.of_request(&mut draws, (&head.method, &sent.path), is_write, is_watch);
         let fault = fault.filter(|_| !is_spared);
         let is_scale_request = sent.path.contains("/nodesets/") && sent.json()["spec"]["replicas"].is_i64();
         shared.checks.count(&sent, fault);
@@ -262,7 +262,7 @@ impl Network {
         // What has come while a frame was delayed comes with the next one, so that delays do not add up.
         let frames = body.into_data_stream().ready_chunks(FRAMES);
         let (network, is_operator) = (self.clone(), self.shared.process.starts_with("operator"));
-        let late = move |faults: &Faults| if is_operator { faults.late(&path) } else { Duration::ZERO };
+        let late = move |faults: &Faults| faults.late(&path);
         let relists = self.shared.faults.relists();
         let state = Some((frames, draws, network, late, relists));
         let frames = stream::unfold(state, move |state| async move {

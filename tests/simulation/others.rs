@@ -196,6 +196,12 @@ impl Others {
         pods.filter(|pod| pod["metadata"]["namespace"] == "default").collect()
     }
 
+    /// Name of the n-th pod of an application.
+    pub fn pod(&self, n: usize) -> Option<String> {
+        let pods = self.all_pods();
+        pods.get(n % pods.len().max(1)).map(|pod| name(pod))
+    }
+
     fn pods(&self, application: &str) -> Vec<Arc<Value>> {
         let pods = self.all_pods().into_iter();
         pods.filter(|pod| pod["metadata"]["labels"]["app"] == application).collect()

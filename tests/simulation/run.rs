@@ -152,8 +152,8 @@ impl Schedule {
             (false, false) => DELAYS[1],
             (false, true) => DELAYS[0],
         };
-        let is_kept =
-            has(|action| matches!(action, Action::CutOff(..) | Action::Forbid(..) | Action::Outage(_)));
+        let is_silent = has(|action| matches!(action, Action::Outage(_) | Action::Silence(..)));
+        let is_kept = is_silent || has(|action| matches!(action, Action::CutOff(..) | Action::Forbid(..)));
         let is_killed =
             has(|action| matches!(action, Action::Kill(_) | Action::LoseHost(_) | Action::Refuse(_)));
         // A process that is cut off or may not write acts late on what users do to sets as well.
@@ -163,6 +163,7 @@ impl Schedule {
             (false, false) => checks.delay,
         });
         checks.freezes = freezes;
+        checks.counts_deletions = !freezes && !is_late && self.faults.is_empty();
         checks.is_prompt = !freezes && !is_late && self.faults.is_empty() && !is_cut_off;
         // Each of these needs its Nodes once, and once more for each other version.
         let is_plain = |action: &Action| {
@@ -178,7 +179,7 @@ impl Schedule {
             && self.single.is_none()
             && self.actions.iter().all(|(_, one)| is_plain(one));
         all.expect_nodes(is_plain.then_some((scaled + 1) * (rolls + 1)));
-        let is_disturbed = has(|action| matches!(action, Action::Outage(_) | Action::ClockError(..)));
+        let is_disturbed = is_silent || has(|action| matches!(action, Action::ClockError(..)));
         all.expect_answers(checks.is_prompt && self.single.is_none() && !is_disturbed);
     }
 

@@ -46,6 +46,8 @@ pub enum Action {
     Remake(usize),
     /// So many pods of an application run, as many of them always.
     Run(usize, usize),
+    /// Another program writes over the status of the n-th pod for so many seconds.
+    Contest(usize, u64),
     /// The process of a host is killed: operators first, then workers.
     Kill(usize),
     /// A host is cut off from the API server for so many seconds.
@@ -60,6 +62,8 @@ pub enum Action {
     Forbid(&'static str, u64),
     /// The API server answers no request for so many seconds.
     Outage(u64),
+    /// The API server answers no request for this resource for so many seconds.
+    Silence(&'static str, u64),
     /// The next scale request is carried out late, and the API server answers no request for so many seconds from then on.
     DelayScaleRequest(u64),
     /// The process of the next scale request is killed, and the request is carried out right before the one after it.
@@ -74,6 +78,8 @@ pub enum Action {
     Spoil(u64),
     /// Pods need so many Nodes of the set that cluster-autoscaler scales; the set is created if it is missing.
     Need(i32),
+    /// Users raise the minimum of that set, which no need changes after it.
+    RaiseMinimum(i32),
     /// cluster-autoscaler is restarted.
     RestartAutoscaler,
     /// The pod of the n-th kubemark machine is deleted by force, or (true) it ends.

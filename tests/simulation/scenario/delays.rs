@@ -209,24 +209,6 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
-        // cluster-autoscaler has named a Node that cannot be deleted: a rollout does not count on it.
-        Scenario::new(
-            "refused-victim",
-            Schedule {
-                scaling: Some((1, 6)),
-                surge: 0,
-                unavailable: 1,
-                active: 150,
-                ..users(vec![
-                    (1, Action::Need(4)),
-                    (30, Action::Refuse(0)),
-                    (31, Action::Need(3)),
-                    // A restarted cluster-autoscaler removes its taints.
-                    (70, Action::RestartAutoscaler),
-                    (80, Action::Roll(7)),
-                ])
-            },
-        ),
         // A Node to which all writes are refused is outdated for minutes.
         Scenario::new(
             "refused-node",
@@ -235,18 +217,35 @@ pub fn all() -> Vec<Scenario> {
                 ..users(vec![(1, scale(1)), (20, Action::Refuse(0)), (21, Action::Roll(7))])
             },
         ),
-        // cluster-autoscaler names a Node that was deleted and made again, and no watch shows that yet.
+        // A worker is lost, and the watch of the other one has not shown what the pods of its machines have.
         Scenario::new(
-            "remade-and-named",
+            "lost-worker",
             Schedule {
-                scaling: Some((1, 6)),
-                active: 130,
+                workers: 2,
+                active: 80,
                 ..users(vec![
-                    (1, Action::Need(4)),
-                    (50, late("nodes", 40)),
-                    (51, Action::Remake(0)),
-                    (52, Action::Need(3)),
-                    (110, late("nodes", 0)),
+                    (1, scale(2)),
+                    (10, Action::Run(4, 0)),
+                    // It has started these pods one after another when the other worker lists them without addresses.
+                    (27, Action::Kill(1)),
+                    (29, Action::Forbid("pods", 10)),
+                    (30, Action::Run(6, 0)),
+                    (31, Action::Run(8, 0)),
+                    (33, late("pods", 60)),
+                    (45, Action::LoseHost(2)),
+                    (70, late("pods", 0)),
+                ])
+            },
+        ),
+        // The Secret of a machine that ended is deleted late: after it has been written anew for the next machine of its Node.
+        Scenario::new(
+            "secret-written-anew",
+            Schedule {
+                kubemark: true,
+                ..users(vec![
+                    (1, scale(2)),
+                    (20, Action::LoseMachine(0, true)),
+                    (21, Action::Forbid("secrets", 4)),
                 ])
             },
         ),

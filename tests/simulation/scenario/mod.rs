@@ -1,6 +1,7 @@
 //! Scenarios of the systematic generator: what users do, without faults. Each write of such a run is then given each
 //! fault once.
 
+mod autoscaler;
 mod delays;
 mod people;
 
@@ -31,7 +32,7 @@ pub fn all() -> Vec<Scenario> {
             },
         ),
     ];
-    [plain, delays::all(), people::all()].concat()
+    [plain, delays::all(), autoscaler::all(), people::all()].concat()
 }
 
 fn scale(replicas: u64) -> Action {

@@ -1,6 +1,6 @@
 //! Scenarios of people at the edges of the API.
 
-use super::{Scenario, late, people, scale, scale_other};
+use super::{Scenario, late, people, scale, scale_other, users};
 use crate::{
     people::Act,
     schedule::{Action, Schedule},
@@ -240,6 +240,11 @@ pub fn all() -> Vec<Scenario> {
                     (81, Action::Roll(8)),
                 ])
             },
+        ),
+        // Another program writes over the status of a pod: its kubelet repairs that in turn, and not at once.
+        Scenario::new(
+            "contested-pod",
+            users(vec![(1, scale(1)), (10, Action::Run(1, 0)), (20, Action::Contest(0, 15))]),
         ),
     ]
 }
