@@ -207,6 +207,8 @@ impl ClusterAutoscaler {
                 }
                 increased?;
                 *scale_up = Some(ScaleUp { since: Instant::now(), delta });
+                // These instances were listed before it.
+                return Ok(());
             }
         } else if staying > needed && scale_up.is_none() {
             self.scale_down(state, candidates, &running, usize::try_from(staying - needed).unwrap());
