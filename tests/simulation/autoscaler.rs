@@ -29,7 +29,7 @@ use tokio::{
 use tonic::{Response, Status, service::Routes};
 
 use crate::{
-    faults::Fault,
+    fault::Fault,
     network::up_to,
     objects::{name, taints},
     process::{Cluster, Endpoint},

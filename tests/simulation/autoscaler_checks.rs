@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 use crate::{
     autoscaler::SET,
-    checks::Sent,
     objects::{is_ready, name, set_of, taints},
+    sent::Sent,
 };
 
 /// Time for which a need of before may still be acted on: a loop, a call, and a write that is applied late.

@@ -6,11 +6,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem::take,
-    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{Method, StatusCode};
 use kube_node_api::names::OPERATOR_NAMESPACE;
 use kube_node_testing::{api_server::ApiServer, simulated_time};
@@ -21,13 +19,14 @@ use tokio::time::Instant;
 use crate::{
     autoscaler_checks::ScalingChecks,
     cache_checks::{History, WatchedCaches},
-    faults::Fault,
+    fault::Fault,
     invariants::Invariants,
     log::{Entry, Happened, SHOWN, about, line},
     objects::{is_available, name},
     patches::Patches,
     permits::OfProcess,
     preconditions,
+    sent::Sent,
 };
 
 /// Lease duration of the operators' election.
@@ -40,44 +39,6 @@ const MOST: u64 = 600;
 const MOST_RECONCILIATIONS: u64 = 450;
 /// Most writes of one object within ten seconds; the first 400 schedules have at most 28.
 const MOST_OF_ONE: u64 = 50;
-
-/// A write on its way.
-#[derive(Clone, Debug)]
-pub struct Sent {
-    pub process: String,
-    pub method: Method,
-    pub path: String,
-    pub body: Bytes,
-    pub at: Instant,
-    /// True if its client was told that nobody answers, and it arrives nevertheless.
-    pub is_given_up: bool,
-    /// The body as JSON, once somebody has asked for it.
-    json: Arc<OnceLock<Value>>,
-}
-
-impl Sent {
-    pub fn new(process: &str, method: &Method, path: &str, body: Bytes) -> Self {
-        let (process, method, path) = (process.to_owned(), method.clone(), path.to_owned());
-        Self { process, method, path, body, at: Instant::now(), is_given_up: false, json: Arc::default() }
-    }
-
-    /// The body as JSON; null for protobuf, which creations and renewals are.
-    pub fn json(&self) -> &Value {
-        self.json.get_or_init(|| serde_json::from_slice(&self.body).unwrap_or_default())
-    }
-
-    /// What it has in common with its repetitions.
-    pub fn identity(&self) -> [String; 3] {
-        [self.process.clone(), self.method.to_string(), self.path.clone()]
-    }
-
-    /// Returns true if it reports whether a Node is Ready.
-    pub fn is_of_kubelet(&self) -> bool {
-        let body = self.json();
-        let conditions = body["status"]["conditions"].as_array();
-        conditions.into_iter().flatten().any(|one| one["type"] == "Ready")
-    }
-}
 
 /// The checks of one schedule.
 pub struct Checks {

@@ -12,9 +12,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    checks::Sent,
     objects::{is_draining, name, set_of, taints},
     others::OUT_OF_SERVICE,
+    sent::Sent,
 };
 
 /// When drains began, and when pods were bound.

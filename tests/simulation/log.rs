@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 use kube_node_testing::api_server::Change;
 
 use crate::{
-    checks::Sent,
-    faults::Fault,
+    fault::Fault,
     objects::{difference, name},
+    sent::Sent,
 };
 
 /// Lines of the log that a violation shows, and requests.

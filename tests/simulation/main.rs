@@ -16,6 +16,8 @@ mod cache_checks;
 mod checks;
 mod desired_state;
 mod drains;
+mod draws;
+mod fault;
 mod faults;
 mod invariants;
 mod kubemark;
@@ -34,6 +36,7 @@ mod rival;
 mod run;
 mod scenario;
 mod schedule;
+mod sent;
 mod shrink;
 mod slow_webhooks;
 mod statuses;
@@ -50,7 +53,7 @@ use http::Method;
 use kube_node_testing::seeds;
 
 use crate::{
-    faults::Fault,
+    fault::Fault,
     scenario::Scenario,
     schedule::{Action, Schedule},
 };

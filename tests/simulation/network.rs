@@ -32,9 +32,11 @@ use tokio::{
 use tower::Service;
 
 use crate::{
-    checks::{Checks, Sent},
-    faults::{AtScaleRequest, Fault, Faults, Webhook},
+    checks::Checks,
+    fault::Fault,
+    faults::{AtScaleRequest, Faults, Webhook},
     process::Host,
+    sent::Sent,
 };
 
 /// Longest usual time of a request on its way, in one direction.

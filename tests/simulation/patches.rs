@@ -10,7 +10,7 @@ use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::checks::Sent;
+use crate::sent::Sent;
 
 /// Last patch of each Node that was accepted, by path.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use kube_node_api::names::CONDITION_DRAINED;
 use kube_node_planner::wait::NodeWait;
 use serde_json::Value;
 
-use crate::checks::Sent;
+use crate::sent::Sent;
 
 /// A process, and the UID of a Node.
 pub type OfProcess = (String, String);

@@ -8,7 +8,7 @@ use kube_node_api::names;
 use kube_node_testing::api_server::ApiServer;
 use serde_json::Value;
 
-use crate::checks::Sent;
+use crate::sent::Sent;
 
 /// Returns true if a write says too little of the object that it is about.
 pub fn is_missing(sent: &Sent) -> bool {

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use crate::{
     actions::{SICK, STARTUP},
     autoscaler_checks::is_named,
-    checks::Sent,
     objects::{is_available, name, set_of, taints},
     others::is_leaving,
     people::AGENT,
     schedule::HALTS,
+    sent::Sent,
 };
 
 /// Age up to which a Node may still start.

@@ -11,7 +11,7 @@ use kube_node_api::names::ANNOTATION_RESUMED_AT;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{checks::Sent, objects::name};
+use crate::{objects::name, sent::Sent};
 
 /// Longest time by which the clock of a host is ahead.
 const AHEAD: Duration = Duration::from_mins(1);

@@ -11,7 +11,7 @@ use kube_node_testing::api_server;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{checks::Sent, objects::name};
+use crate::{objects::name, sent::Sent};
 
 /// Most refused creations of one set within [`WINDOW`]: all of its Nodes, and some that were tried alone after that.
 const MOST_REFUSED: usize = 24;
