@@ -60,7 +60,7 @@ pub struct ScalingChecks {
     /// Needs of before, and until when they count.
     needs: Vec<(Instant, i32)>,
     /// Number of deletions that may be accepted before the need changes: the Nodes of then that are not needed, those that
-    /// cluster-autoscaler drained, the surge of a rollout, and all Nodes that a change of the class replaces.
+    /// cluster-autoscaler drained, the surge of a rollout, all Nodes that a change of the class replaces, and those of scale-ups.
     deletable: usize,
     /// Names of the Nodes that cluster-autoscaler has named.
     named: BTreeSet<String>,
@@ -107,7 +107,10 @@ impl ScalingChecks {
         self.needed = needed;
         let nodes = nodes(server);
         let drained = nodes.iter().filter(|node| is_drained(node)).count();
-        self.deletable = nodes.len().saturating_sub(usize::try_from(needed).unwrap_or(0)) + drained + 2;
+        let sets = server.objects("kube-node.io", "nodesets");
+        let replicas = sets.iter().find(|set| name(set) == SET).map_or(0, |set| replicas(set));
+        let size = nodes.len().max(usize::try_from(replicas).unwrap_or(0));
+        self.deletable = size.saturating_sub(usize::try_from(needed).unwrap_or(0)) + drained + 2;
     }
 
     /// A deletion has been accepted. For one need, none of them brings another Node that is not needed either.
@@ -219,7 +222,6 @@ impl ScalingChecks {
                 self.named.insert(name(node));
             }
         }
-        let replicas = |set: &Value| set["spec"]["replicas"].as_i64().unwrap_or_default();
         let (old, new) = (replicas(before), replicas(after));
         let known = before["metadata"]["annotations"][ANNOTATION_VICTIMS].as_str().unwrap_or_default();
         let is_new = |uid: &&str| !uid.is_empty() && !known.split(',').any(|one| one == *uid);
@@ -248,6 +250,7 @@ impl ScalingChecks {
             return (old - new > added && !gives_up)
                 .then(|| format!("from {old} to {new} replicas, and {added} Nodes are named for it"));
         }
+        self.deletable += usize::try_from(new - old).unwrap();
         self.needs.retain(|(until, _)| *until > now);
         let most =
             self.needs.iter().map(|(_, needed)| *needed).chain([self.needed]).max().unwrap_or_default();
@@ -364,6 +367,11 @@ impl ScalingChecks {
             None => Some(format!("{node} goes, and nobody has named it")),
         }
     }
+}
+
+/// Replicas of a set.
+fn replicas(set: &Value) -> i64 {
+    set["spec"]["replicas"].as_i64().unwrap_or_default()
 }
 
 /// UIDs of the Nodes that scale requests have named, and whose replicas are gone.
