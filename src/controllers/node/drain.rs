@@ -190,16 +190,23 @@ impl NodeController {
                 let api: Api<PartialObjectMeta<Pod>> =
                     Api::namespaced(self.context.client.clone(), &pod.namespace);
                 let params = DeleteParams { grace_period_seconds: grace, ..this(&pod) };
-                call(format!("delete pod {pod}"), api.delete(&pod.name, &params)).await
+                let result = call(format!("delete pod {pod}"), api.delete(&pod.name, &params)).await;
+                (pod, result)
             })
             .buffer_unordered(EVICTIONS_AT_ONCE);
-        let mut failed = None;
-        while let Some(result) = results.next().await {
-            failed = failed.or(result.err().filter(|error| !is_past(error)));
+        // Whichever is answered first, the error of the first pod is reported: each other message would be a write.
+        let mut failed: Option<(PodId, ApiError)> = None;
+        while let Some((pod, result)) = results.next().await {
+            if let Err(error) = result
+                && !is_past(&error)
+                && failed.as_ref().is_none_or(|(first, _)| pod < *first)
+            {
+                failed = Some((pod, error));
+            }
         }
         drop(results);
         let more = self.note_batch(observed, batch, BTreeMap::new());
-        failed.map_or(Ok(more), |error| Err(error.into()))
+        failed.map_or(Ok(more), |(_, error)| Err(error.into()))
     }
 
     /// The pods, beginning where the reconciliation before ended: those that are answered late, and refused, hold up no

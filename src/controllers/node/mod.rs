@@ -196,8 +196,10 @@ impl NodeController {
                 _ => plan.waits_for.map(|wait| wait.blocked(blocked.clone())),
             },
         };
-        // A call that is about to be made tells whether the reason of the one before has gone.
-        if !asks || slot_wait.is_some() || !self.waits.has(&observed.node) {
+        // A call that is about to be made tells whether the reason of the one before has gone. Another reason until then would
+        // be a write, whose event brings the next reconciliation, and with it the next call, at once.
+        let is_told_by_the_call = asks && slot_wait.is_none() && self.waits.has(&observed.node);
+        if !is_told_by_the_call {
             self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason));
         }
         let is_leaving = observed.node.deleted_at.is_some();
@@ -206,7 +208,7 @@ impl NodeController {
             Some(message) => self.report_obstacle(&observed.node, NodeWait::REFUSED, &message).await,
             None => self.report_machine(&observed, applied.is_ok()).await,
         };
-        if let Some(wait) = waits_for.filter(|_| is_leaving) {
+        if let Some(wait) = waits_for.filter(|_| is_leaving && !is_told_by_the_call) {
             self.report_wait(&observed.node, &wait).await?;
         }
         let Applied { more, .. } = applied?;
