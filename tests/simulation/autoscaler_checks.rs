@@ -102,6 +102,7 @@ impl ScalingChecks {
         self.needed
     }
 
+    /// Pods need this number of Nodes from now on.
     pub fn need(&mut self, needed: i32, server: &ApiServer) {
         self.needs.push((Instant::now() + RECENT, self.needed));
         self.needed = needed;

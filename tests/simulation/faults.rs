@@ -77,7 +77,7 @@ pub struct Faults {
     upgraded: Mutex<Option<Instant>>,
     /// Resource that the processes may not write, and until when.
     forbidden: Mutex<Option<(&'static str, Instant)>>,
-    /// Resource of which the operators' watches show everything late, and by how much.
+    /// Resource of which all watches show everything late, and by how much.
     late: Mutex<Option<(&'static str, Duration)>>,
     /// Until when no request is answered, or none for one resource.
     outage: Mutex<Option<(Option<&'static str>, Instant)>>,
@@ -126,12 +126,12 @@ impl Faults {
         *self.forbidden.lock() = Some((resource, self.until.min(Instant::now() + time)));
     }
 
-    /// Delays what the operators' watch of this resource of the core group, or of ours, shows.
+    /// Delays what the watches of this resource of the core group, or of ours, show.
     pub fn delay(&self, resource: &'static str, time: Duration) {
         *self.late.lock() = Some((resource, time));
     }
 
-    /// Delay of what an operator's watch of this path shows.
+    /// Delay of what a watch of this path shows.
     pub fn late(&self, path: &str) -> Duration {
         let late = self.late.lock().filter(|_| Instant::now() < self.until);
         let resource = ["/api/v1/", "/apis/kube-node.io/v1alpha1/"]

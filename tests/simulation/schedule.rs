@@ -63,7 +63,7 @@ pub enum Action {
     Spoil(u64),
     /// Pods need so many Nodes of the set that cluster-autoscaler scales; the set is created if it is missing.
     Need(i32),
-    /// Users raise the minimum of that set, which no need changes after it.
+    /// Users raise the minimum of that set. A `Need` after it would be taken by the minimum of before.
     RaiseMinimum(i32),
     /// cluster-autoscaler is restarted.
     RestartAutoscaler,
@@ -74,7 +74,7 @@ pub enum Action {
     /// The API server forgets old versions and ends all watches of the operators, which list anew. The answers to their lists
     /// of Nodes take so many seconds.
     Relist(u64),
-    /// What the operators' watch of this resource of the core group, or of ours, shows comes so many seconds late from now on.
+    /// What the watches of this resource of the core group, or of ours, show comes so many seconds late from now on.
     Late(&'static str, u64),
     /// The process of a host stands still for so many seconds when the API server carries out its next renewal of the leader's
     /// Lease, and its renewals get lost for a while.

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// A write on its way.
+/// A request on its way.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub process: String,

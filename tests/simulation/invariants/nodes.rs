@@ -1,4 +1,7 @@
 //! What must never happen to a Node, checked when it is made, when it changes and when it goes.
+//!
+//! Inputs: a change of a Node, the server's objects after it, the write that made it. Output: a violation. Invariant: each change
+//! is noted for the later ones, unless it is a violation.
 
 use std::{sync::Arc, time::Duration};
 

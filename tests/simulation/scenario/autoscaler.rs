@@ -60,6 +60,7 @@ pub fn all() -> Vec<Scenario> {
                     (1, Action::Need(4)),
                     (30, Action::Refuse(3)),
                     (31, Action::Roll(7)),
+                    // The same Node, beside three that are up to date; it counts as one of the five.
                     (60, Action::Act(Act::AgentDown(2, 90))),
                     (60, Action::Need(5)),
                     (90, Action::Need(4)),

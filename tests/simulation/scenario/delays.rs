@@ -226,7 +226,7 @@ pub fn all() -> Vec<Scenario> {
                 ..users(vec![
                     (1, scale(2)),
                     (10, Action::Run(4, 0)),
-                    // It has started these pods one after another when the other worker lists them without addresses.
+                    // The second worker has started these pods one after another when the first one lists them without addresses.
                     (27, Action::Kill(1)),
                     (29, Action::Forbid("pods", 10)),
                     (30, Action::Run(6, 0)),
