@@ -55,6 +55,9 @@ pub struct NodeState<'a> {
     /// True if the API server refused the Node's deletion and has not said since that it would accept it, or refused its
     /// drain, if the Node is leaving: other Nodes go first.
     pub deletion_refused: bool,
+    /// True if the Node lacks the finalizer with which its node controller drains it: deleted, it would be gone at once, under
+    /// its pods. It stays until the node controller has given the finalizer back, and other Nodes go first.
+    pub unprotected: bool,
     /// Conditions that the set's unhealthy conditions refer to.
     pub conditions: Vec<ObservedCondition<'a>>,
     /// Reason and message of an obstacle to the Node's machine or drain.
@@ -64,6 +67,11 @@ pub struct NodeState<'a> {
 }
 
 impl NodeState<'_> {
+    /// Returns true if the Node cannot be deleted for now.
+    pub(super) const fn is_undeletable(&self) -> bool {
+        self.deletion_refused || self.unprotected
+    }
+
     /// Returns true if the Node is Ready and schedulable.
     pub const fn is_ready(&self) -> bool {
         self.started && self.ready_since.is_some()

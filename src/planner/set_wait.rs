@@ -1,14 +1,17 @@
 //! Waits of a NodeSet: each has a reason for conditions and metrics, a message for people, and a number of Nodes.
 
+use kube_node_api::names;
+
 /// Reasons of waits that degrade a set, most severe first.
 pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
 /// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
-pub const WAITS: [&str; 32] = [
+pub const WAITS: [&str; 33] = [
     "Paused",
     "ProgressDeadlineExceeded",
     "TooManySick",
     "BackOff",
     "Budget",
+    FINALIZER_MISSING,
     "ClassLimit",
     "MachinesLeaving",
     "RepairLimit",
@@ -37,6 +40,8 @@ pub const WAITS: [&str; 32] = [
     "AdoptFailed",
     "UpdateFailed",
 ];
+/// Reason of Nodes that are not deleted while they lack the finalizer of their node controller.
+pub const FINALIZER_MISSING: &str = "FinalizerMissing";
 /// Reason of a restart whose time is later than now.
 pub const RESTART_NOT_DUE: &str = "RestartNotDue";
 /// Reason of a resumption whose time is later than now.
@@ -71,6 +76,16 @@ impl SetWait {
     /// A wait of the set itself.
     pub fn of_set(reason: &'static str, message: String) -> Self {
         Self::new(reason, 0, message)
+    }
+
+    /// The wait of Nodes that the set wants to delete, and that would be gone without a drain; None if there are none.
+    pub fn of_unprotected(count: usize) -> Option<Self> {
+        let text = format!(
+            "{} deleted once the node controller has put the finalizer {} back: without it, pods would not be drained",
+            nodes(count, "is", "are"),
+            names::FINALIZER_MACHINE
+        );
+        (count > 0).then(|| Self::new(FINALIZER_MISSING, count, text))
     }
 
     /// Position of the plan's waits in the status, by importance.

@@ -31,6 +31,7 @@ mod tests {
         "RepairLimit",
         "Budget",
         "WaitingForBudget",
+        "FinalizerMissing",
         "MachinesLeaving",
         "Partition",
         "OnDelete",

@@ -25,6 +25,7 @@ use kube_node_planner::{
     budget::Budget,
     failed_writes::Write,
     revision::ResolvedMachine,
+    set_wait::FINALIZER_MISSING,
     template::DesiredTemplate,
 };
 use parking_lot::Mutex;
@@ -89,11 +90,12 @@ impl Group {
             && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
     }
 
-    /// Number of Nodes whose deletion is refused, without named victims.
+    /// Number of Nodes that should go and cannot be deleted, without named victims.
     fn undeletable(&self) -> usize {
         let waits = self.set.status.iter().flat_map(|status| &status.waits);
-        let refused = waits.filter(|wait| wait.reason == <&str>::from(Write::Delete)).map(|wait| wait.nodes);
-        usize::try_from(refused.sum::<i32>()).unwrap_or(0).saturating_sub(self.shown.victims.len())
+        let reasons = [Write::Delete.into(), FINALIZER_MISSING];
+        let undeletable = waits.filter(|wait| reasons.contains(&&*wait.reason)).map(|wait| wait.nodes);
+        usize::try_from(undeletable.sum::<i32>()).unwrap_or(0).saturating_sub(self.shown.victims.len())
     }
 
     /// The rollout in progress, unless it is halted or paused.
@@ -105,7 +107,7 @@ impl Group {
         works.then(|| Rolling {
             surge: Budget::of(strategy, replicas).surge,
             keep: strategy.and_then(|strategy| usize::try_from(strategy.partition?).ok()).unwrap_or(0)
-                // Nothing replaces a Node whose deletion is refused. A named victim is no outdated Node to begin with.
+                // Nothing replaces a Node that cannot be deleted. A named victim is no outdated Node to begin with.
                 + self.undeletable(),
         })
     }

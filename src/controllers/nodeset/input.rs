@@ -18,7 +18,7 @@ pub(super) fn is_same(old: &NodeView, new: &NodeView, unhealthy: &[UnhealthyCond
         deleted_at,
         labels,
         annotations,
-        finalizers: _,
+        finalizers,
         has_unused_managed_fields: _,
         owners,
         provider_id: _,
@@ -37,6 +37,7 @@ pub(super) fn is_same(old: &NodeView, new: &NodeView, unhealthy: &[UnhealthyCond
         && (*created, *deleted_at, *unschedulable) == (old.created, old.deleted_at, old.unschedulable)
         && (labels, annotations, owners, taints) == (&old.labels, &old.annotations, &old.owners, &old.taints)
         && *kubelet_version == old.kubelet_version
+        && *finalizers == old.finalizers
         && read(conditions, unhealthy).eq(read(&old.conditions, unhealthy))
 }
 
@@ -111,6 +112,7 @@ mod tests {
         assert!(is_read(|node| node.conditions[3] = condition(names::CONDITION_MACHINE, "False", "B")));
         assert!(is_read(|node| node.conditions.truncate(3)));
         assert!(is_read(|node| node.unschedulable = true));
+        assert!(is_read(|node| node.finalizers = vec![names::FINALIZER_MACHINE.to_owned()]));
         assert!(is_read(|node| node.deleted_at = Some(Timestamp::UNIX_EPOCH)));
         assert!(is_read(|node| node.annotations = [(intern("a"), intern("b"))].into_iter().collect()));
     }

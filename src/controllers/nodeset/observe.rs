@@ -359,6 +359,7 @@ pub(super) fn member<'a>(
         victim: false,
         autoscaler_drains: false,
         deletion_refused: false,
+        unprotected: stage == DeletionStage::Staying && !node.has_finalizer(names::FINALIZER_MACHINE),
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
         conditions: unhealthy_conditions.iter().filter_map(observed).collect(),

@@ -94,17 +94,19 @@ impl NodeSetController {
         })
     }
 
-    /// Writes the status of a leaving set.
+    /// Writes the status of a leaving set; `unprotected` of its Nodes are not deleted yet for want of a finalizer.
     pub(super) async fn write_leaving_status(
         &self,
         own: &CachedNodeSet,
         nodes: &[Arc<NodeView>],
+        unprotected: usize,
         applied: &Applied,
     ) -> Result<()> {
         let members: Vec<NodeState<'_>> =
             nodes.iter().map(|node| member(node, &[], &[], |condition| condition.since)).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
-        let plan = SetPlan { counts, ..SetPlan::default() };
+        let waits = SetWait::of_unprotected(unprotected).into_iter().collect();
+        let plan = SetPlan { counts, waits, ..SetPlan::default() };
         let set = own.object.as_ref();
         let old = set.map_or_else(|_| NodeSetStatus::default(), |set| self.last_status(set));
         let report = Report {

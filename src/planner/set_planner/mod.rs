@@ -112,7 +112,7 @@ impl Candidate<'_, '_> {
     /// that is not available serves nobody.
     fn is_stuck(&self) -> bool {
         let is_due = || self.finding.is_due() && !self.available;
-        self.stays() && self.node.deletion_refused && (self.node.victim || is_due())
+        self.stays() && self.node.is_undeletable() && (self.node.victim || is_due())
     }
 
     /// Returns true if the Node is outdated, and its replacement is the set's task.
@@ -177,7 +177,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             DeletionStage::Draining => true,
         };
         plan.create + expected > 0
-            || nodes.iter().any(|own| is_moving(own) && !own.node.deletion_refused)
+            || nodes.iter().any(|own| is_moving(own) && !own.node.is_undeletable())
             || plan.waits.iter().any(|wait| wait.reason == "BackOff")
     }
 
@@ -292,7 +292,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             let repaired = unhealthy.filter(|_| take(&mut repairs));
             // A Node that the rollout leaves alone may be due all the same.
             let expired = (expired && mode != RolloutMode::Held).then_some(DisruptionReason::Expired);
-            let is_deletable = !own.node.deletion_refused;
+            let is_deletable = !own.node.is_undeletable();
             let due = stale.filter(|_| is_deletable && take(&mut rolling));
             let due = due.or(expired.filter(|_| is_deletable));
             waiting += usize::from(unhealthy.is_some() && repaired.or(due).is_none());
@@ -304,7 +304,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
         }
         // The refusal of the API server is reported by its own wait.
         let is_kept =
-            |own: &&Candidate<'_, '_>| own.is_stale() && own.is_kept() && !own.node.deletion_refused;
+            |own: &&Candidate<'_, '_>| own.is_stale() && own.is_kept() && !own.node.is_undeletable();
         let outdated = nodes.iter().filter(is_kept).count();
         if outdated == 0 {
             return;

@@ -3,7 +3,7 @@
 use kube_node_api::ReplacementOrder;
 
 use super::{Candidate, Deletion, DeletionStage, DesiredState, Planner, SetPlan, take};
-use crate::set_wait::nodes;
+use crate::set_wait::{SetWait, nodes};
 
 /// Remaining budget during one reconciliation.
 pub(super) struct Spending {
@@ -48,7 +48,7 @@ impl Spending {
     /// surge of a rollout: its replica goes with it by a scale request.
     pub(super) fn delete_marked(&mut self, planner: &mut Planner<'_, '_, '_>) {
         let Planner { desired, nodes, expected, plan, .. } = planner;
-        for own in nodes.iter_mut().filter(|own| own.stays() && own.node.victim && !own.node.deletion_refused)
+        for own in nodes.iter_mut().filter(|own| own.stays() && own.node.victim && !own.node.is_undeletable())
         {
             self.go(own, plan);
         }
@@ -58,7 +58,7 @@ impl Spending {
         // A scale-down does not wait for the budget. The Nodes above the replicas that a rollout or a repair has made do:
         // they may still be starting.
         let mut shrinks = above_replicas(desired, nodes, plan);
-        for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.deletion_refused) {
+        for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.is_undeletable()) {
             let is_marked = own.node.marked && !own.node.autoscaler_drains;
             let by_scale_down = shrinks > 0 && own.is_kept();
             let may_go = by_scale_down || !own.available || self.available > self.floor;
@@ -91,7 +91,7 @@ impl Spending {
     /// Deletes Nodes to replace, then Nodes beyond the replicas.
     pub(super) fn delete(&mut self, planner: &mut Planner<'_, '_, '_>) {
         let Planner { desired, nodes, plan, .. } = planner;
-        let is_deletable = |own: &Candidate<'_, '_>| own.stays() && !own.node.deletion_refused;
+        let is_deletable = |own: &Candidate<'_, '_>| own.stays() && !own.node.is_undeletable();
         for own in nodes.iter_mut().filter(|own| is_deletable(own)) {
             let Some(cause) = own.replaced else { continue };
             let floor = if cause.is_repair() { self.single_floor } else { self.floor };
@@ -112,8 +112,12 @@ impl Spending {
         }
         self.waiting += surplus;
         let is_wanted = |own: &&Candidate<'_, '_>| own.node.victim || own.finding.is_wanted() || surplus > 0;
-        let refused = nodes.iter().filter(|own| own.stays() && own.node.deletion_refused).filter(is_wanted);
+        let undeletable =
+            || nodes.iter().filter(|own| own.stays() && own.node.is_undeletable()).filter(is_wanted);
+        let refused = undeletable().filter(|own| own.node.deletion_refused);
         plan.retry_deletions = refused.map(|own| own.node.name).collect();
+        let unprotected = undeletable().filter(|own| !own.node.deletion_refused).count();
+        plan.waits.extend(SetWait::of_unprotected(unprotected));
     }
 
     /// Grants drain permits to Nodes whose drain the API server refused, once no other Node waits for the

@@ -326,6 +326,25 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
 }
 
 #[test]
+fn a_node_without_its_finalizer_is_not_deleted_until_it_has_it_again() {
+    let unprotected = |name, revision| NodeState { unprotected: true, ..node(name, revision) };
+    let others = || nodes(9, "new");
+    let smaller = plan(&wanted(9), &join(&[vec![unprotected("a", "new")], others()]));
+    assert_eq!(deleted(&smaller), ["n000"], "another one goes in its place");
+    assert!(!waits_for(&smaller, "FinalizerMissing", 1, ""), "it is not to go any more");
+    let last = join(&[vec![unprotected("a", "old")], others()]);
+    for (none, members) in [(wanted(0), vec![unprotected("a", "new")]), (wanted(10), last)] {
+        let plan = plan(&none, &members);
+        assert_eq!((deleted(&plan), plan.retry_deletions.len()), (vec![], 0));
+        assert!(waits_for(&plan, "FinalizerMissing", 1, "1 node is deleted once"), "{:?}", plan.waits);
+    }
+    let named = NodeState { victim: true, ..unprotected("a", "new") };
+    let plan = plan(&wanted(9), &join(&[vec![named], others()]));
+    assert!(deleted(&plan).is_empty(), "a named victim goes itself, with its finalizer");
+    assert!(waits_for(&plan, "FinalizerMissing", 1, "kube-node.io/machine"));
+}
+
+#[test]
 fn a_class_has_no_more_nodes_than_its_limit() {
     let class_room = |left| Some(ClassRoom { left, limit: 12 });
     let some = plan(&DesiredState { class_room: class_room(2), ..wanted(15) }, &nodes(10, "new"));

@@ -78,7 +78,7 @@ fn check(
     if names.len() < distinct {
         return Err("a Node goes twice".to_owned());
     }
-    let must_go = |m: &&NodeState<'_>| m.victim && m.stage == DeletionStage::Staying && !m.deletion_refused;
+    let must_go = |m: &&NodeState<'_>| m.victim && m.stage == DeletionStage::Staying && !m.is_undeletable();
     for member in members.iter().filter(must_go) {
         if names.binary_search(&member.name).is_err() {
             return Err(format!("{} was named to go, and stays", member.name));
@@ -92,6 +92,9 @@ fn check(
         }
         if deleted && member.deletion_refused {
             return Err(format!("the deletion of {} was refused a moment ago", member.name));
+        }
+        if deleted && member.unprotected {
+            return Err(format!("{} would be gone at once, under its pods", member.name));
         }
         let by_scale_down = deleted && member.marked;
         lost += usize::from(available(member) && !by_scale_down && !member.victim);

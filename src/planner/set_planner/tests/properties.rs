@@ -5,12 +5,15 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 
 fn members() -> impl Strategy<Value = Vec<NodeState<'static>>> {
-    let one = (0_usize..3, 0_usize..3, any::<[bool; 5]>(), prop::option::of(0..NOW), 0_usize..5, 0..NOW);
+    let one = (0_usize..3, 0_usize..3, any::<[bool; 6]>(), prop::option::of(0..NOW), 0_usize..5, 0..NOW);
     vec(one, 0..40).prop_map(|rows| {
         let names = names(rows.len());
         let rows = rows.into_iter().zip(names);
         rows.map(
-            |((stage, revision, [started, marked, skip, refused, named], ready, pods, created), name)| {
+            |(
+                (stage, revision, [started, marked, skip, refused, unprotected, named], ready, pods, created),
+                name,
+            )| {
                 NodeState {
                     stage: [DeletionStage::Staying, DeletionStage::PendingDrain, DeletionStage::Draining]
                         [stage],
@@ -19,6 +22,7 @@ fn members() -> impl Strategy<Value = Vec<NodeState<'static>>> {
                     marked,
                     skip_remediation: skip,
                     deletion_refused: refused && pods == 0,
+                    unprotected: unprotected && stage == 0 && pods == 2,
                     victim: named && pods == 1,
                     pods,
                     created: at(created),
