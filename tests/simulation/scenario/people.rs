@@ -227,6 +227,10 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
+        // The finalizer of a Node with a pod is taken away, and its node controller waits before it tries again to give it back:
+        // the set shrinks, or goes, in that time.
+        Scenario::new("unprotected-and-unwanted", unprotected(scale(0))),
+        Scenario::new("unprotected-and-left", unprotected(Action::DeleteSet("a".to_owned()))),
         // A webhook takes seconds for each write to one Node, then fails for another one, while their set rolls.
         Scenario::new(
             "webhooks",
@@ -247,4 +251,15 @@ pub fn all() -> Vec<Scenario> {
             users(vec![(1, scale(1)), (10, Action::Run(1, 0)), (20, Action::Contest(0, 15))]),
         ),
     ]
+}
+
+/// A webhook fails for a Node whose finalizer is taken away; once the webhook works again, this is done to the set.
+fn unprotected(then: Action) -> Schedule {
+    people(vec![
+        (1, scale(2)),
+        (10, Action::Run(2, 0)),
+        (20, Action::Act(Act::FailWrites(0, 30))),
+        (21, Action::Act(Act::Strip(0))),
+        (51, then),
+    ])
 }
