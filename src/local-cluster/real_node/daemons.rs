@@ -80,6 +80,9 @@ fn start(node: &Node, dir: &Path, daemon: DaemonName) -> anyhow::Result<ProcessS
                 file("kubeconfig", "kubelet.kubeconfig"),
                 format!("--hostname-override={NAME}"),
                 format!("--node-ip={}", node.network.node),
+                // A container that is created and does not run yet counts as a dead one for the kubelet's garbage collection,
+                // which keeps the youngest alone: each minute, a slow machine would lose how the container before it ended.
+                "--minimum-container-ttl-duration=1m".to_owned(),
             ],
         ),
         DaemonName::KubeProxy => (node.binaries.join("kube-proxy"), vec![file("config", config::PROXY)]),
