@@ -26,7 +26,22 @@ pub fn said_of_pods(cluster: &TestCluster, namespace: &str) -> String {
     let columns = r#"custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,TRUE:.status.conditions[?(@.status=="True")].type"#;
     let node = cluster.try_kubectl(&["get", "node", "real-node", "--output", columns]);
     let texts = [events.stdout, events.stderr, node.stdout, node.stderr];
-    texts.iter().map(|text| String::from_utf8_lossy(text)).collect()
+    let texts = texts.iter().map(|text| String::from_utf8_lossy(text).into_owned());
+    texts.chain([last_words(cluster, namespace)]).collect()
+}
+
+/// The last lines of each container that was started again, before that.
+fn last_words(cluster: &TestCluster, namespace: &str) -> String {
+    let restarted = r#"jsonpath={range .items[?(@.status.containerStatuses[0].restartCount>0)]}{.metadata.name}{"\n"}{end}"#;
+    let pods = cluster.try_kubectl(&["-n", namespace, "get", "pods", "--output", restarted]);
+    let names = String::from_utf8_lossy(&pods.stdout).into_owned();
+    let of = |pod: &str| {
+        let log = cluster.try_kubectl(&["-n", namespace, "logs", pod, "--previous", "--tail=8"]);
+        let [lines, errors] =
+            [log.stdout, log.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        format!("{pod}, before it was started again:\n{lines}{errors}")
+    };
+    names.lines().map(of).collect()
 }
 
 /// A command that runs in the node's network.

@@ -97,7 +97,7 @@ impl From<String> for Fact {
 pub type Facts = BTreeMap<Aspect, Vec<Fact>>;
 
 /// What a pod goes through on its way: phases, reasons of conditions, and states of containers.
-const ON_THE_WAY: [&str; 9] = [
+const ON_THE_WAY: [&str; 10] = [
     "Pending",
     "Running",
     "",
@@ -106,6 +106,7 @@ const ON_THE_WAY: [&str; 9] = [
     "ReadinessGatesNotReady",
     "waiting ContainerCreating",
     "waiting PodInitializing",
+    "waiting ErrImagePull",
     "running",
 ];
 

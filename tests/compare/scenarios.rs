@@ -323,14 +323,17 @@ fn ends() -> Vec<Scenario> {
 fn deletions() -> Vec<Scenario> {
     let slow = |name: &str| with(container(name, SLOW), json!({"restartPolicy": "Always"}));
     let grace = |spec: Value, seconds: u64| with(spec, json!({"terminationGracePeriodSeconds": seconds}));
+    // Who waits for the grace period is told from who is slow.
+    let long = |spec: Value| grace(spec, 120);
+    let at_once = Deletion { longer_than: 100 };
     vec![
-        Scenario::new("deleted", main_does(OBEYS)).annotated(&IN_ORDER).deleted(25),
+        Scenario::new("deleted", long(main_does(OBEYS))).annotated(&IN_ORDER).deleted(100),
         // In a shared process namespace a container is not the first process, and the signal ends it.
-        Scenario::new("deleted-by-signal", with(deaf(), json!({"shareProcessNamespace": true}))).deleted(25),
+        Scenario::new("deleted-by-signal", long(with(deaf(), json!({"shareProcessNamespace": true})))).deleted(100),
         Scenario::new("deleted-deaf", grace(deaf(), 10)).annotated(&[("stop-time", "1h")]).deleted(9),
         Scenario {
-            deletion: Some(Deletion { longer_than: 25 }),
-            ..Scenario::new("deleted-sooner", grace(deaf(), 50)).annotated(&[("stop-time", "1h")]).steps(vec![
+            deletion: Some(at_once),
+            ..Scenario::new("deleted-sooner", long(deaf())).annotated(&[("stop-time", "1h")]).steps(vec![
                 Step::Until(Goal::Ready),
                 Step::Delete(None),
                 Step::Pause,
@@ -343,10 +346,10 @@ fn deletions() -> Vec<Scenario> {
             .deleted(4),
         Scenario::new(
             "deleted-sidecar",
-            with(main_does(OBEYS), json!({"initContainers": [with(container("side", OBEYS), json!({"restartPolicy": "Always"}))]})),
+            long(with(main_does(OBEYS), json!({"initContainers": [with(container("side", OBEYS), json!({"restartPolicy": "Always"}))]}))),
         )
         .annotated(&[("start-time.side", "1s"), ("exit-code", "0"), ("exit-code.side", "0")])
-        .deleted(25),
+        .deleted(100),
         Scenario::new(
             "deleted-sidecars",
             with(main_does(OBEYS), json!({"initContainers": [slow("side"), slow("other")]})),
@@ -363,14 +366,14 @@ fn deletions() -> Vec<Scenario> {
         // One after another.
         .deleted(11),
         Scenario {
-            deletion: Some(Deletion { longer_than: 25 }),
-            ..Scenario::new("deleted-early", main_with(json!({"image": MISSING})))
+            deletion: Some(at_once),
+            ..Scenario::new("deleted-early", long(main_with(json!({"image": MISSING}))))
                 .annotated(&[("image-error", "not found")])
                 .steps(vec![Step::Until(Goal::Waits("ImagePullBackOff", 0)), Step::Delete(None), Step::Until(Goal::Gone)])
         },
         Scenario {
-            deletion: Some(Deletion { longer_than: 25 }),
-            ..Scenario::new("evicted", main_does(OBEYS)).annotated(&IN_ORDER).steps(vec![
+            deletion: Some(at_once),
+            ..Scenario::new("evicted", long(main_does(OBEYS))).annotated(&IN_ORDER).steps(vec![
                 Step::Until(Goal::Ready),
                 Step::Evict,
                 Step::Until(Goal::Gone),

@@ -50,11 +50,17 @@ static CLUSTER: LazyLock<TestCluster> =
 
 /// Places for clusters of single tests that have a real node. Such a cluster takes a third of a core while nothing happens in it, and
 /// six of them left kubelets and API servers of two cores too little to keep their time limits.
-static PLACES: Semaphore = Semaphore::const_new(2);
+static PLACES: Semaphore = Semaphore::const_new(ALL_PLACES as usize);
+const ALL_PLACES: u32 = 2;
 
 /// Waits for one of these places, and has it until the result is dropped. Its cluster ends before.
 fn place_of_a_cluster() -> SemaphorePermit<'static> {
     block_on(PLACES.acquire()).expect("it is never closed")
+}
+
+/// Waits for all of these places: for a cluster beside which the Leases of another one expire on a busy machine.
+fn all_places_of_clusters() -> SemaphorePermit<'static> {
+    block_on(PLACES.acquire_many(ALL_PLACES)).expect("it is never closed")
 }
 
 fn main() -> ExitCode {
