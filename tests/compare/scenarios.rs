@@ -332,8 +332,8 @@ fn deletions() -> Vec<Scenario> {
         Scenario::new("deleted-by-signal", long(with(deaf(), json!({"shareProcessNamespace": true})))).deleted(100),
         Scenario::new("deleted-deaf", grace(deaf(), 10)).annotated(&[("stop-time", "1h")]).deleted(9),
         Scenario {
-            deletion: Some(at_once),
-            ..Scenario::new("deleted-sooner", long(deaf())).annotated(&[("stop-time", "1h")]).steps(vec![
+            deletion: Some(Deletion { longer_than: 45 }),
+            ..Scenario::new("deleted-sooner", grace(deaf(), 50)).annotated(&[("stop-time", "1h")]).steps(vec![
                 Step::Until(Goal::Ready),
                 Step::Delete(None),
                 Step::Pause,
