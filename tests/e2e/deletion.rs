@@ -5,13 +5,13 @@ use std::time::Duration;
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{
-    Api,
-    api::PropagationPolicy,
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PropagationPolicy},
     runtime::{WatchStreamExt, watcher},
 };
 use serde_json::json;
 
-use crate::CLUSTER;
+use crate::{CLUSTER, refusals::Policy};
 use kube_node_testing::{
     Fixture, LONG, always, class_spec, condition, create, delete, eventually, is_ready, name, phase,
 };
@@ -198,5 +198,45 @@ async fn a_node_whose_finalizer_is_taken_by_force_leaves_no_machine() {
         (!output.status.success()).then_some(())
     })
     .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_set_deletes_no_node_that_nobody_would_drain() {
+    let own = Fixture::new(&CLUSTER, "delete-unprotected", 1, class_spec()).await;
+    let node = name(&own.settled(1).await[0]);
+    own.pod_on(&node, "delete-unprotected", json!({}), json!({})).await;
+    eventually("the pod runs", LONG, async || {
+        (phase(&own.pods.get("delete-unprotected").await.unwrap()) == "Running").then_some(())
+    })
+    .await;
+    let has_it = "'kube-node.io/machine' in";
+    let expression = format!(
+        "object.metadata.name != '{node}' || !({has_it} object.metadata.?finalizers.orValue([])) || {has_it} oldObject.metadata.?finalizers.orValue([])"
+    );
+    let policy = Policy::refuse(&own, ("", "nodes"), &["UPDATE"], &expression).await;
+    let strip = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    eventually("nobody gives the finalizer back", LONG, async || {
+        own.nodes.patch(&node, &PatchParams::default(), &strip).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        own.nodes.get(&node).await.unwrap().finalizers().is_empty().then_some(())
+    })
+    .await;
+
+    delete(&own.sets, &own.name, PropagationPolicy::Background).await;
+    eventually("the set says what it waits for", LONG, async || {
+        let waits = own.sets.get(&own.name).await.unwrap().status?.waits;
+        waits.into_iter().find(|wait| wait.reason == "FinalizerMissing" && wait.nodes == 1)
+    })
+    .await;
+    always("the Node stays under its pod", Duration::from_secs(3), async || {
+        own.nodes.get(&node).await.unwrap().metadata.deletion_timestamp.is_none()
+            && phase(&own.pods.get("delete-unprotected").await.unwrap()) == "Running"
+    })
+    .await;
+
+    policy.lift().await;
+    set_is_gone(&own).await;
+    assert!(own.my_nodes().await.is_empty());
     own.clean_up().await;
 }
