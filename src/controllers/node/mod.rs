@@ -260,7 +260,10 @@ impl NodeController {
 
 impl EventHandler<NodeView> for NodeController {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        if let Some(node) = new.or(old) {
+        // An obstacle that this controller has told in other words, such as with the number of the request that was refused: the
+        // call that met it is tried again after its back-off, and not at once.
+        let is_told = old.zip(new).is_some_and(|(old, new)| status::differ_in_words(old, new));
+        if let Some(node) = new.or(old).filter(|_| !is_told) {
             self.enqueue(node);
         }
         // The finalizer may have been removed by force, and another Node may have the name by now.

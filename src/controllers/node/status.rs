@@ -18,7 +18,7 @@ use kube_ext::{
     call::{ApiError, call},
     environment,
 };
-use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_REVISION};
+use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, GROUP, LABEL_REVISION};
 use kube_node_cache::{ConditionView, NodeView};
 use kube_node_planner::{conditions::ConditionUpdate, wait::NodeWait};
 use parking_lot::Mutex;
@@ -185,7 +185,65 @@ pub async fn set_condition(
     call(action, api.patch_status(&node.name, &patch_params(), &patch)).await.map(drop)
 }
 
+/// Returns true if two states of a Node differ in the messages of conditions of kube-node, and in nothing else but their
+/// version.
+pub(super) fn differ_in_words(old: &NodeView, new: &NodeView) -> bool {
+    let is_reworded = |(old, new): (&ConditionView, &ConditionView)| {
+        old.r#type.starts_with(GROUP) && old.r#type == new.r#type && old.message != new.message
+    };
+    // A clone of each Node that changes would cost more than the reconciliation.
+    if !old.conditions.iter().zip(&new.conditions).any(is_reworded) {
+        return false;
+    }
+    let mut same = NodeView { resource_version: old.resource_version.clone(), ..new.clone() };
+    for (old, same) in old.conditions.iter().zip(&mut same.conditions) {
+        if is_reworded((old, same)) {
+            same.message.clone_from(&old.message);
+        }
+    }
+    same == *old
+}
+
 /// Returns true if the condition reports a refused write of the Node, not the machine.
 fn is_refusal(condition: &ConditionView) -> bool {
     &*condition.reason == NodeWait::REFUSED
+}
+
+#[cfg(test)]
+mod tests {
+    use kube_node_cache::intern;
+
+    use super::*;
+
+    fn node(version: &str, conditions: &[(&str, &str, &str)]) -> NodeView {
+        let conditions = conditions.iter().map(|(r#type, reason, message)| ConditionView {
+            r#type: intern(r#type),
+            status: intern("False"),
+            reason: intern(reason),
+            since: None,
+            message: Some(intern(message)),
+        });
+        NodeView {
+            resource_version: version.to_owned(),
+            conditions: conditions.collect(),
+            ..NodeView::default()
+        }
+    }
+
+    #[test]
+    fn only_other_words_of_an_obstacle_are_no_news() {
+        let old = node("1", &[("Ready", "A", "a"), (CONDITION_DRAINED, "EvictionRefused", "request 1")]);
+        let told = node("2", &[("Ready", "A", "a"), (CONDITION_DRAINED, "EvictionRefused", "request 2")]);
+        assert!(differ_in_words(&old, &told));
+        for news in [
+            node("2", &[("Ready", "A", "a"), (CONDITION_DRAINED, "EvictionRefused", "request 1")]),
+            node("2", &[("Ready", "A", "a"), (CONDITION_DRAINED, "PodDisruptionBudget", "request 2")]),
+            node("2", &[("Ready", "A", "b"), (CONDITION_DRAINED, "EvictionRefused", "request 1")]),
+            node("2", &[("Ready", "B", "a"), (CONDITION_DRAINED, "EvictionRefused", "request 2")]),
+            node("2", &[("Ready", "A", "a")]),
+            NodeView { unschedulable: true, ..told.clone() },
+        ] {
+            assert!(!differ_in_words(&old, &news), "{news:?}");
+        }
+    }
 }
