@@ -154,12 +154,17 @@ impl Network {
         if is_write && shared.faults.is_forbidden(head.uri.path()) {
             shared.checks.scaling().refuse();
             shared.checks.refused(&sent);
-            return Ok(refusal(403, "Forbidden", "the account cannot write this resource"));
+            return Ok(numbered(403, "Forbidden", "the account cannot write this resource", &mut draws));
         }
         if is_write && shared.faults.is_refused(head.uri.path()) {
             shared.checks.scaling().refuse();
             shared.checks.refused(&sent);
-            return Ok(refusal(403, "Forbidden", "ValidatingAdmissionPolicy 'protect' denied request"));
+            return Ok(numbered(
+                403,
+                "Forbidden",
+                "ValidatingAdmissionPolicy 'protect' denied request",
+                &mut draws,
+            ));
         }
         match shared.faults.webhook(head.uri.path()).filter(|_| is_write) {
             None => {}
@@ -169,7 +174,8 @@ impl Network {
             }
             Some(Webhook::Fails) => {
                 shared.checks.refused(&sent);
-                return Ok(refusal(500, "InternalError", "failed calling webhook \"nodes.example.com\""));
+                let text = "failed calling webhook \"nodes.example.com\"";
+                return Ok(numbered(500, "InternalError", text, &mut draws));
             }
         }
         let is_renewal = sent.method == Method::PUT && sent.path.ends_with("/leases/kube-node-operator");
@@ -337,6 +343,11 @@ fn in_pages(uri: &Uri, page: usize) -> Uri {
 pub fn up_to(draws: &mut Random, limit: Duration) -> Duration {
     let limit = u64::try_from(limit.as_millis()).unwrap();
     Duration::from_millis(if limit == 0 { 0 } else { draws.number() % limit })
+}
+
+/// A refusal in words that differ each time, as where they name the request.
+fn numbered(code: u16, reason: &str, message: &str, draws: &mut Random) -> Response<Body> {
+    refusal(code, reason, &format!("{message} (request {:x})", draws.number()))
 }
 
 fn refusal(code: u16, reason: &str, message: &str) -> Response<Body> {
