@@ -209,7 +209,8 @@ impl Reasons {
 }
 
 impl Reasons {
-    /// Checks that the Nodes of a set that has been left alone, and all of whose Nodes are there and work, go at their age.
+    /// Checks that the Nodes of a set that has been left alone, whose budget is not used up and all of whose Nodes work, go at
+    /// their age.
     pub fn check_expiry(&self, server: &ApiServer, now: Timestamp) -> Option<String> {
         let (nodes, classes) = (server.objects("", "nodes"), server.objects("kube-node.io", "nodeclasses"));
         let is_calm = |since: Option<&Instant>| since.is_some_and(|since| since.elapsed() > CALM);
@@ -219,10 +220,13 @@ impl Reasons {
             let own: Vec<_> = nodes.iter().filter(|node| set_of(node) == name(set)).collect();
             let works = |node: &&Arc<Value>| is_calm(self.available.get(&name(node))) && !is_leaving(node);
             let is_held = set["spec"]["paused"] == true || set["status"]["rollout"]["haltTime"].is_string();
-            // The budget is relative to the replicas: one without a Node, such as of a revision that does not exist, has it.
-            let lacks = (own.len() as u64) < set["spec"]["replicas"].as_u64().unwrap_or_default();
+            // Nodes that a set cannot create, such as of a revision that does not exist, use up its budget.
+            let replicas = set["spec"]["replicas"].as_u64().unwrap_or_default();
+            let unavailable = set["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"].as_u64();
+            let missing = replicas.saturating_sub(own.len() as u64);
+            let has_budget = missing == 0 || missing < unavailable.unwrap_or_default();
             if is_held
-                || lacks
+                || !has_budget
                 || !calm
                 || !own.iter().all(works)
                 || !classes.iter().all(|class| is_calm(self.changed.get(&key(class))))
