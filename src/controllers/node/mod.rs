@@ -260,9 +260,9 @@ impl NodeController {
 
 impl EventHandler<NodeView> for NodeController {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        // An obstacle that this controller has told in other words, such as with the number of the request that was refused: the
-        // call that met it is tried again after its back-off, and not at once.
-        let is_told = old.zip(new).is_some_and(|(old, new)| status::differ_in_words(old, new));
+        // This controller writes the messages of these conditions. A message may name the request that was refused, and differ each
+        // time: the event of that write must not start the next request before the back-off is over.
+        let is_told = old.zip(new).is_some_and(|(old, new)| status::differ_only_in_messages(old, new));
         if let Some(node) = new.or(old).filter(|_| !is_told) {
             self.enqueue(node);
         }

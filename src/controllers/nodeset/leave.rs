@@ -54,14 +54,12 @@ impl NodeSetController {
             let waits = owned.iter().filter(|node| left(node).is_some_and(|left| !left.is_zero()));
             waits.map(|node| &*node.name).collect()
         });
-        let stays = |node: &&Arc<NodeView>| node.deleted_at.is_none() && !expectations.is_deleted(&node.name);
-        let (protected, unprotected): (Vec<_>, Vec<_>) = owned
-            .iter()
-            .filter(stays)
-            .cloned()
-            .partition(|node| node.has_finalizer(names::FINALIZER_MACHINE));
-        let may_go = |node: &Arc<NodeView>| !failed.contains(&*node.name);
-        let mut batch = Batch::new(protected.into_iter().filter(may_go));
+        let may_go = |node: &Arc<NodeView>| {
+            let is_leaving = node.deleted_at.is_some() || expectations.is_deleted(&node.name);
+            let is_protected = node.has_finalizer(names::FINALIZER_MACHINE);
+            is_protected && !is_leaving && !failed.contains(&*node.name)
+        };
+        let mut batch = Batch::new(owned.clone().into_iter().filter(may_go));
         let mut results = stream::iter(&mut batch)
             .map(|node| async move { (self.delete_one(set.name(), &node).await, node) })
             .buffer_unordered(self.writes_at_once());
@@ -77,7 +75,7 @@ impl NodeSetController {
             applied.problems.extend(failures.problems());
             failures.next_retry_in(environment::now())
         });
-        self.write_leaving_status(set, &owned, unprotected.len(), &applied).await?;
+        self.write_leaving_status(set, &owned, &applied).await?;
         Ok(match applied.retry_in(retry_in) {
             _ if applied.failed => Action::Failed,
             _ if applied.more => Action::RequeueAfter(Duration::ZERO),

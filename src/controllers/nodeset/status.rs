@@ -94,17 +94,17 @@ impl NodeSetController {
         })
     }
 
-    /// Writes the status of a leaving set; `unprotected` of its Nodes are not deleted yet for want of a finalizer.
+    /// Writes the status of a leaving set.
     pub(super) async fn write_leaving_status(
         &self,
         own: &CachedNodeSet,
         nodes: &[Arc<NodeView>],
-        unprotected: usize,
         applied: &Applied,
     ) -> Result<()> {
         let members: Vec<NodeState<'_>> =
             nodes.iter().map(|node| member(node, &[], &[], |condition| condition.since)).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
+        let unprotected = members.iter().filter(|member| member.unprotected).count();
         let waits = SetWait::of_unprotected(unprotected).into_iter().collect();
         let plan = SetPlan { counts, waits, ..SetPlan::default() };
         let set = own.object.as_ref();
