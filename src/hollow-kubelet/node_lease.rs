@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as ApiLease;
 use k8s_pb::{
     api::coordination::v1::{Lease as PbLease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta, OwnerReference},
 };
 use kube::{Api, Client, api::ListParams};
 use kube_ext::{
@@ -41,6 +41,9 @@ pub struct NodeLease {
     pub renewed: Option<Timestamp>,
     /// True if the last write failed.
     failed: bool,
+    /// True if writes leave the owner references to others: somebody has removed them, and only who may delete the Lease may
+    /// set them again.
+    unowned: bool,
     failures: FailureCount,
 }
 
@@ -152,12 +155,13 @@ impl NodeLease {
     fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
         let labels: BTreeMap<String, String> =
             labelled.then(|| (LABEL.0.to_owned(), LABEL.1.to_owned())).into_iter().collect();
+        let owner = (!self.unowned).then(|| owned_by(node, uid));
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         let own = format!("{all}/{node}");
         let (method, path, version, empty_fields) = match &self.known {
             Known::Absent | Known::Lost => (Method::POST, all, None, false),
             Known::Present => {
-                let body = Body::MergePatch(take_over(node, uid, &labels, now));
+                let body = Body::MergePatch(take_over(node, owner, &labels, now));
                 return Request { method: Method::PATCH, path: own, body };
             }
             Known::Version { version, bare } => (Method::PUT, own, Some(version.to_string()), !bare),
@@ -168,7 +172,7 @@ impl NodeLease {
                 namespace: Some(NAMESPACE.to_owned()),
                 labels,
                 resource_version: version,
-                owner_references: vec![owned_by(node, uid)],
+                owner_references: owner.into_iter().collect(),
                 managed_fields: if empty_fields { vec![ManagedFieldsEntry::default()] } else { vec![] },
                 ..ObjectMeta::default()
             }),
@@ -188,7 +192,7 @@ impl NodeLease {
     /// Records the answer to a request made at `sent`. Returns true if a better request should follow now.
     fn answered(&mut self, answer: Result<&str, &TransportError>, sent: Timestamp) -> bool {
         let before = std::mem::take(&mut self.known);
-        self.failed = answer.is_err();
+        let had_failed = std::mem::replace(&mut self.failed, answer.is_err());
         match answer {
             Ok(version) => {
                 self.renewed = Some(sent);
@@ -196,7 +200,10 @@ impl NodeLease {
                 false
             }
             Err(error) => {
+                // A write that changes owner references is forbidden; whether another cause forbade it the next attempt tells.
+                self.unowned ^= error.code() == Some(403) && !before.is_absent();
                 self.known = match error.code() {
+                    Some(403) if !before.is_absent() => Known::Present,
                     Some(404) if !matches!(before, Known::Absent) => Known::Lost,
                     // Created or changed by a write whose answer was lost, or by an earlier process.
                     Some(409) => Known::Present,
@@ -204,6 +211,7 @@ impl NodeLease {
                 };
                 // A POST without a namespace and a conflicting patch gain nothing from an immediate retry.
                 match error.code() {
+                    Some(403) => !had_failed && !before.is_absent(),
                     Some(404) => !before.is_absent(),
                     Some(409) => !matches!(before, Known::Present),
                     _ => false,
@@ -222,14 +230,20 @@ pub async fn renewals(client: &Client) -> Result<HashMap<String, Timestamp>, Api
     Ok(renewals)
 }
 
-/// Merge patch that takes over any Lease.
-fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Timestamp) -> Vec<u8> {
+/// Merge patch that takes over any Lease; without an owner the references stay as they are.
+fn take_over(
+    node: &str,
+    owner: Option<OwnerReference>,
+    labels: &BTreeMap<String, String>,
+    now: Timestamp,
+) -> Vec<u8> {
+    let mut metadata = json!({ "labels": labels, "managedFields": [{}] });
+    if let Some(OwnerReference { api_version, kind, name, uid, .. }) = owner {
+        metadata["ownerReferences"] =
+            json!([{ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid }]);
+    }
     json!({
-        "metadata": {
-            "labels": labels,
-            "managedFields": [{}],
-            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid }],
-        },
+        "metadata": metadata,
         "spec": {
             "holderIdentity": node,
             "leaseDurationSeconds": node_lease::SECONDS,
@@ -307,6 +321,31 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_whose_owner_somebody_removed_is_renewed_without_it() {
+        let names_owner = |lease: &NodeLease| {
+            let (Body::Object(bytes) | Body::MergePatch(bytes)) =
+                lease.request(&"a".into(), &"the-uid".into(), true, Timestamp::UNIX_EPOCH).body
+            else {
+                panic!("another body")
+            };
+            bytes.windows(7).any(|part| part == b"the-uid")
+        };
+        let mut lease = NodeLease::default();
+        assert!(!lease.answered(Ok("1"), Timestamp::UNIX_EPOCH) && names_owner(&lease));
+        assert!(lease.answered(Err(&refused(403)), Timestamp::UNIX_EPOCH), "at once");
+        assert_eq!((method(&lease), names_owner(&lease)), (Method::PATCH, false));
+        assert!(!lease.answered(Ok("2"), Timestamp::UNIX_EPOCH));
+        assert_eq!((method(&lease), names_owner(&lease)), (Method::PUT, false));
+        // Somebody has set it again.
+        assert!(lease.answered(Err(&refused(403)), Timestamp::UNIX_EPOCH));
+        assert_eq!((method(&lease), names_owner(&lease)), (Method::PATCH, true));
+        assert!(!lease.answered(Err(&refused(403)), Timestamp::UNIX_EPOCH), "another cause: no haste");
+        let mut lease = NodeLease::default();
+        assert!(!lease.answered(Err(&refused(403)), Timestamp::UNIX_EPOCH));
+        assert!(names_owner(&lease), "a new Lease always has its owner");
+    }
+
+    #[test]
     fn a_lease_of_the_shared_identity_is_labelled_by_each_write() {
         let label = b"kube-node.io/node-controller";
         for known in [Known::Absent, Known::Present, Known::Version { version: "1".into(), bare: true }] {
@@ -329,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_renewal_time_has_six_digits() {
-        let patch = String::from_utf8(take_over("a", "u", &BTreeMap::new(), Timestamp::UNIX_EPOCH)).unwrap();
+        let patch = String::from_utf8(take_over("a", None, &BTreeMap::new(), Timestamp::UNIX_EPOCH)).unwrap();
         assert!(patch.contains("1970-01-01T00:00:00.000000Z"), "{patch}");
     }
 }

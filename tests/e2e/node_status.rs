@@ -2,8 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
+use jiff::SignedDuration;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use serde_json::{Value, json};
 
 use crate::CLUSTER;
@@ -101,5 +105,35 @@ async fn a_node_status_that_another_client_overwrites_is_put_right_within_20_sec
     assert!(took < REPAIRED, "{took:?}");
     let capacity = &status(&own, &node).await["capacity"];
     assert_eq!(capacity["example.com/dongle"], "4", "a kubelet leaves the resources of others alone");
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_lease_whose_owner_another_client_removed_is_renewed() {
+    let own = Fixture::new(&CLUSTER, "status-lease", 1, class_spec()).await;
+    let node = name(&own.settled(1).await[0]);
+    let leases: Api<Lease> = Api::namespaced(own.client.clone(), "kube-node-lease");
+    let disown = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
+    let disowned = leases.patch(&node, &PatchParams::default(), &disown).await.unwrap();
+    let renewed_at = |lease: &Lease| lease.spec.as_ref().unwrap().renew_time.clone().unwrap().0;
+    let before = renewed_at(&disowned);
+    // Twice: the first write takes the Lease over, and the next ones are those of each renewal.
+    eventually("the Lease is renewed again and again", LONG, async || {
+        let renewed = renewed_at(&leases.get(&node).await.unwrap());
+        if renewed.duration_since(before) > SignedDuration::from_secs(25) { Ok(()) } else { Err(renewed) }
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_class_with_labels_of_another_architecture_makes_nodes_that_report_this_architecture() {
+    let mut class = class_spec();
+    class["template"] = json!({"labels": {"kubernetes.io/arch": "arm64", "kubernetes.io/os": "windows"}});
+    let own = Fixture::new(&CLUSTER, "status-arm", 1, class).await;
+    let node = name(&own.settled(1).await[0]);
+    let status = status(&own, &node).await;
+    let reported = ["architecture", "operatingSystem"].map(|field| &status["nodeInfo"][field]);
+    assert_eq!(reported, ["arm64", "windows"]);
     own.clean_up().await;
 }
