@@ -41,12 +41,16 @@ pub enum Aspect {
     Resources,
     /// A Node's `CSINode`.
     CsiNode,
-    /// A Node's status some time after edits by another client.
+    /// A Node, its Lease and its `CSINode` some time after edits by another client.
     Edits,
+    /// A Node and its pods after a restart of the kubelet.
+    Restart,
+    /// What the restart left of the edits.
+    EditsAfterRestart,
 }
 
 impl Aspect {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Phases,
         Self::Conditions,
         Self::Containers,
@@ -59,6 +63,8 @@ impl Aspect {
         Self::Resources,
         Self::CsiNode,
         Self::Edits,
+        Self::Restart,
+        Self::EditsAfterRestart,
     ];
 
     pub fn name(self) -> &'static str {
@@ -75,6 +81,8 @@ impl Aspect {
             Self::Resources => "resources",
             Self::CsiNode => "CSINode",
             Self::Edits => "edits",
+            Self::Restart => "restart",
+            Self::EditsAfterRestart => "edits after a restart",
         }
     }
 }

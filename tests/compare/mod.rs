@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod differences;
+mod edits;
 pub mod facts;
 #[path = "../../benches/kwok/mod.rs"]
 mod kwok;
@@ -17,6 +18,7 @@ mod node;
 pub mod page;
 mod record;
 mod registry;
+mod restart;
 mod scenario_run;
 mod scenarios;
 mod systems;
@@ -30,12 +32,15 @@ use std::{
 };
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use k8s_openapi::api::{
+    core::v1::{Event, Namespace, Node},
+    storage::v1::CSIDriver,
+};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use self::{
-    facts::{Fact, Facts, Known},
+    facts::{Aspect, Fact, Facts, Known},
     page::Row,
     record::{Record, Story},
     registry::Registry,
@@ -87,7 +92,10 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
     let namespace = json!({"metadata": {"name": NAMESPACE}});
     create(&Api::<Namespace>::all(client.clone()), namespace).await.unwrap();
     let _registry = Registry::start(&dir.join("registry"));
-    let nodes = Nodes::start(&client, &kwok).await;
+    // For its sake hollow nodes have CSINodes.
+    let driver = json!({"metadata": {"name": "csi.example.com"}, "spec": {}});
+    create(&Api::<CSIDriver>::all(client.clone()), driver).await.unwrap();
+    let mut nodes = Nodes::start(&client, &kwok).await;
     let record = Record::begin(&client, NAMESPACE).await;
     let scenarios = scenarios::all();
     let pairs = scenarios.iter().flat_map(|scenario| nodes.places.iter().map(move |place| (scenario, place)));
@@ -98,13 +106,9 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
     tokio::time::sleep(QUIET).await;
 
     let mut all = facts_of_pods(&client, &record, &ran).await;
-    // At rest, and some time after edits by another client.
-    let at_rest = join_all(nodes.places.iter().map(|place| node::facts(&client, place))).await;
-    let edited = join_all(nodes.places.iter().map(|place| node::edit(&client, place))).await;
-    tokio::time::sleep(node::REPAIRED).await;
-    for ((place, mut facts), before) in nodes.places.iter().zip(at_rest).zip(edited) {
-        facts.insert(facts::Aspect::Edits, node::facts_after_edits(&client, place, &before).await);
-        all.insert((node::NAME, place.system), facts);
+    let mut of_nodes = facts_of_nodes(&client, &mut nodes, &kwok).await;
+    for place in &nodes.places {
+        all.insert((node::NAME, place.system), of_nodes.remove(&place.system).unwrap());
     }
     keep(&dir, &record, &all);
     CLUSTER.down();
@@ -124,6 +128,27 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
     );
     assert!(sums[1..].iter().all(|others| sums[0] < *others), "ours differs least");
     page::write_or_check(&rows, &ours);
+}
+
+/// The facts of all nodes: at rest, some time after edits by another client, and after a restart of the kubelet.
+async fn facts_of_nodes(client: &Client, nodes: &mut Nodes, kwok: &kwok::Kwok) -> BTreeMap<System, Facts> {
+    let places = nodes.places.clone();
+    let at_rest = join_all(places.iter().map(|place| node::facts(client, place))).await;
+    let edited = join_all(places.iter().map(|place| edits::edit(client, place))).await;
+    tokio::time::sleep(edits::REPAIRED).await;
+    let after_edits =
+        join_all(places.iter().zip(&edited).map(|(place, edited)| edited.left(client, place))).await;
+    let before = join_all(places.iter().map(|place| restart::before(client, place))).await;
+    restart::restart(client, nodes, kwok).await;
+    let mut all = BTreeMap::new();
+    let systems = places.iter().zip(at_rest).zip(after_edits).zip(edited.iter().zip(&before));
+    for (((place, mut facts), after_edits), (edited, before)) in systems {
+        facts.insert(Aspect::Edits, after_edits);
+        facts.insert(Aspect::Restart, before.facts(client, place).await);
+        facts.insert(Aspect::EditsAfterRestart, edited.left(client, place).await);
+        all.insert(place.system, facts);
+    }
+    all
 }
 
 /// The facts of all pods, by scenario and system.

@@ -1,25 +1,17 @@
-//! What is compared of Nodes: what any kubelet says of itself, images aside, at rest and after edits by another client. How
-//! much a machine has is its own business.
-
-use std::time::Duration;
+//! What is compared of Nodes at rest: what any kubelet says of itself, images aside. How much a machine has is its own business.
 
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, storage::v1::CSINode};
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::{
-    facts::{Aspect, Fact, Facts, Known, flatten, staying},
+    facts::{Aspect, Facts, Known, flatten, staying},
     systems::Target,
 };
 
 /// How these facts are called beside those of pods.
 pub const NAME: &str = "the Node";
-/// Time after an edit in which a kubelet has compared its status with the Node twice.
-pub const REPAIRED: Duration = Duration::from_secs(25);
 /// What every machine has some of.
 const RESOURCES: [&str; 4] = ["cpu", "ephemeral-storage", "memory", "pods"];
 
@@ -53,59 +45,6 @@ fn of_csi_node(csi_node: &Value, node: &Value) -> Vec<String> {
         format!("migrated plugins: {migrated}"),
         format!("drivers: {}", csi_node["spec"]["drivers"].as_array().map_or(0, Vec::len)),
     ]
-}
-
-/// Edits of a Node: places, and what another client writes there; null takes away.
-fn edits() -> [(&'static str, Value); 11] {
-    [
-        ("/metadata/labels/kubernetes.io~1arch", json!("edited")),
-        ("/status/capacity/cpu", json!("1")),
-        ("/status/capacity/example.com~1added", json!("4")),
-        ("/status/allocatable/pods", Value::Null),
-        ("/status/addresses/0/address", json!("192.0.2.1")),
-        ("/status/daemonEndpoints/kubeletEndpoint/Port", json!(1)),
-        ("/status/nodeInfo/osImage", json!("edited")),
-        ("/status/nodeInfo/kubeletVersion", json!("v0.0.0")),
-        ("/status/conditions/0/reason", json!("Edited")),
-        ("/status/conditions/1/status", json!("True")),
-        ("/status/conditions/3/message", json!("edited")),
-    ]
-}
-
-/// Edits a Node; returns the Node before.
-pub async fn edit(client: &Client, place: &Target) -> Value {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let before = json!(nodes.get(&place.node).await.unwrap());
-    // A merge patch replaces lists, so it has whole ones.
-    let mut edited =
-        json!({"metadata": {"labels": before["metadata"]["labels"]}, "status": before["status"]});
-    for (place, value) in edits() {
-        let (parent, key) = place.rsplit_once('/').unwrap();
-        if let Some(Value::Object(parent)) = edited.pointer_mut(parent) {
-            parent.insert(key.replace("~1", "/"), value);
-        }
-    }
-    nodes.patch_status(&place.node, &PatchParams::default(), &Patch::Merge(edited)).await.unwrap();
-    before
-}
-
-/// What of the edits of the Node that was `before` is left.
-pub async fn facts_after_edits(client: &Client, place: &Target, before: &Value) -> Vec<Fact> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let after = json!(nodes.get(&place.node).await.unwrap());
-    let of = |node: &Value, place: &str| node.pointer(place).cloned().unwrap_or_default();
-    let mut lines = Vec::new();
-    for (place, edit) in edits() {
-        let left = match of(&after, place) {
-            value if value == of(before, place) => "as before",
-            value if value == edit => "as edited",
-            _ => "something else",
-        };
-        lines.push(format!("{place}: {left}"));
-    }
-    let added = "/status/allocatable/example.com~1added";
-    lines.push(format!("{added}: {}", of(&after, added)));
-    staying(lines)
 }
 
 fn conditions(node: &Value, known: &Known<'_>) -> Vec<String> {

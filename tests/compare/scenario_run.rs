@@ -103,6 +103,10 @@ pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &S
                 let patch = Patch::Strategic(json!({"spec": change}));
                 pods.patch(&name, &PatchParams::default(), &patch).await.unwrap();
             }
+            Step::Status(change) => {
+                let patch = Patch::Strategic(json!({"status": change}));
+                pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+            }
             Step::Condition(r#type, status) => {
                 let conditions = json!([{"type": r#type, "status": status}]);
                 let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));

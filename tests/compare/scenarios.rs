@@ -48,6 +48,8 @@ pub enum Step {
     Spec(Value),
     /// Somebody else writes a condition: its type and status.
     Condition(&'static str, &'static str),
+    /// Somebody else writes this over the status, by a strategic merge patch.
+    Status(Value),
 }
 
 /// What a pod shows.
@@ -244,6 +246,16 @@ fn starts() -> Vec<Scenario> {
             Step::Condition("Ready", "False"),
             Step::Until(Goal::Condition("Ready", "False")),
             Step::Until(Goal::Ready),
+        ]),
+        Scenario::new("overwritten", main_does(OBEYS)).steps(vec![
+            Step::Until(Goal::Ready),
+            Step::Status(json!({
+                "phase": "Pending",
+                "message": "edited",
+                "startTime": "2026-01-01T00:00:00Z",
+                "containerStatuses": [{"name": "main", "restartCount": 7, "ready": false, "image": "edited", "imageID": "edited"}],
+            })),
+            Step::Pause,
         ]),
         Scenario::new("changed", main_does(OBEYS)).steps(vec![
             Step::Until(Goal::Ready),

@@ -58,15 +58,27 @@ pub struct Target {
 /// All nodes, and what runs for them alone.
 pub struct Nodes {
     pub places: Vec<Target>,
-    kwok: Vec<Child>,
+    kwok: Vec<KwokProcess>,
 }
 
-impl Drop for Nodes {
+/// A process of KWOK, with the annotation of its Nodes and the stages of their pods.
+struct KwokProcess {
+    process: Child,
+    own: (&'static str, &'static str),
+    stages: &'static str,
+}
+
+impl KwokProcess {
+    fn start(kwok: &Kwok, own: (&'static str, &'static str), stages: &'static str) -> Self {
+        let process = kwok.start(&CLUSTER.dir.join("kubeconfig"), own, stages).expect("KWOK runs");
+        Self { process, own, stages }
+    }
+}
+
+impl Drop for KwokProcess {
     fn drop(&mut self) {
-        for kwok in &mut self.kwok {
-            let _ = kwok.kill();
-            let _ = kwok.wait();
-        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -79,6 +91,8 @@ impl Nodes {
         let kubemark = json!({
             "image": images::KUBEMARK,
             "nodeSelector": {"kubernetes.io/hostname": "real-node"},
+            // A kubelet that starts again refuses its pods that do not tolerate the taint.
+            "tolerations": [{"operator": "Exists"}],
         });
         let sets = [
             (System::Hollow, json!({"nodeController": "hollow", "capacity": capacity})),
@@ -102,7 +116,7 @@ impl Nodes {
                 "annotations": {own.0: own.1},
             });
             create(&nodes, json!({"metadata": metadata, "status": status})).await.unwrap();
-            processes.push(kwok.start(&CLUSTER.dir.join("kubeconfig"), own, stages).expect("KWOK runs"));
+            processes.push(KwokProcess::start(kwok, own, stages));
             places.push(Target { system, node: fake });
         }
         let mut owned = Vec::new();
@@ -126,6 +140,16 @@ impl Nodes {
             prepare(&nodes, &target.node).await;
         }
         Self { places, kwok: processes }
+    }
+
+    /// Kills each process of KWOK and starts another.
+    pub fn restart_kwok(&mut self, kwok: &Kwok) {
+        let old = std::mem::take(&mut self.kwok);
+        self.kwok = old
+            .into_iter()
+            .map(|ended| (ended.own, ended.stages))
+            .map(|(own, stages)| KwokProcess::start(kwok, own, stages))
+            .collect();
     }
 }
 
