@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{self, Seek, SeekFrom},
+    io::{self, Seek, SeekFrom, Write as _},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     sync::{Arc, OnceLock},
@@ -12,7 +12,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube_ext::process::Interrupted;
+use jiff::Timestamp;
+use kube_ext::{files, process::Interrupted};
 use kube_node_api::names::TAINT_UNINITIALIZED;
 use local_cluster::{Cluster, Layout, NODE_SET, Options, Progress, counted, procs::ProcessId};
 use nix::sys::signal::Signal;
@@ -88,7 +89,10 @@ impl Up {
         drop(layout.lock().await?);
         let path = layout.log("up");
         let log = fs::OpenOptions::new().create(true).append(true).open(&path);
-        let log = log.with_context(|| format!("cannot write {}", path.display()))?;
+        let mut log = log.map_err(|error| files::cannot_write(&path, error))?;
+        // What the background process could not write there nobody would ever read.
+        let begun = writeln!(log, "{} kube-node up --detach", Timestamp::now());
+        begun.map_err(|error| files::cannot_write(&path, error))?;
         let mut unread = fs::File::open(&path)?;
         unread.seek(SeekFrom::End(0))?;
         let program = std::env::current_exe().context("cannot find the program of kube-node itself")?;

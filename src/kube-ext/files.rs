@@ -19,12 +19,22 @@ pub fn read(path: &Path) -> anyhow::Result<String> {
 
 /// Writes a file that anyone with access to its folder may read.
 pub fn write_public(path: &Path, content: &str) -> anyhow::Result<()> {
-    write(path, content, 0o644).with_context(|| format!("cannot write {}", path.display()))
+    write(path, content, 0o644).map_err(|error| cannot_write(path, error))
 }
 
 /// Writes a file that only its owner may read, from its creation on.
 pub fn write_private(path: &Path, content: &str) -> anyhow::Result<()> {
-    write(path, content, 0o600).with_context(|| format!("cannot write {}", path.display()))
+    write(path, content, 0o600).map_err(|error| cannot_write(path, error))
+}
+
+/// The error of a write to a file, with what to do about a full disk.
+pub fn cannot_write(path: &Path, error: io::Error) -> anyhow::Error {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let advice = match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => ": free space there, or choose another folder",
+        _ => "",
+    };
+    anyhow::Error::new(error).context(format!("cannot write {}{advice}", path.display()))
 }
 
 /// Creates a folder and its parents, for access by the owner only.

@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use super::{
     cache_lock,
     executable::missing,
-    files::create_private_dir,
+    files::{self, create_private_dir},
     http_client,
     modules::KUBEMARK,
     progress::{Progress, megabytes},
@@ -184,8 +184,8 @@ impl Source<'_> {
             Some(total) => format!("{} of {}", megabytes(received), megabytes(total)),
             None => megabytes(received),
         };
-        let cannot_write = || format!("cannot write {}", path.display());
-        let (mut file, mut hash) = (File::create(path).with_context(cannot_write)?, Sha256::new());
+        let cannot_write = |error| files::cannot_write(path, error);
+        let (mut file, mut hash) = (File::create(path).map_err(cannot_write)?, Sha256::new());
         let mut received = 0;
         loop {
             let piece = response.chunk().await.map_err(|error| {
@@ -199,7 +199,7 @@ impl Source<'_> {
             let Some(bytes) = piece else { break };
             let is_small = received + bytes.len() as u64 <= SIZE_MAX;
             ensure!(is_small, "{url} has sent more than {}: no program is so large", megabytes(SIZE_MAX));
-            file.write_all(&bytes).with_context(cannot_write)?;
+            file.write_all(&bytes).map_err(cannot_write)?;
             hash.update(&bytes);
             received += bytes.len() as u64;
             show(of(received));
