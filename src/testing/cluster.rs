@@ -75,7 +75,7 @@ impl TestCluster {
 
     /// Starts the cluster, without nodes, until this process ends.
     pub fn up(&self, args: &[&str]) {
-        logs::register(&self.dir);
+        logs::register(&self.dir, self.target.program);
         let parent = std::process::id().to_string();
         let json = "operator=--log-format=json";
         let version = ["--kubernetes-version", release().version()];

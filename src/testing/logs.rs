@@ -1,13 +1,15 @@
-//! Logs of the processes that this test binary started: clusters, operators, workers.
+//! What the clusters of this test binary say of themselves when a test fails: the last lines of the logs of their processes
+//! (control plane, operators, workers), and the last objects and events.
 //!
-//! A failed wait prints the last lines of each, and marks the folder of each cluster, so that the logs of the failed run
-//! outlive the next run.
+//! A failed wait prints both, and marks the folder of each cluster, so that the logs of the failed run outlive the next run.
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{Read, Seek, SeekFrom},
     net::SocketAddr,
     path::{Path, PathBuf},
+    process::Command,
     sync::Mutex,
 };
 
@@ -18,26 +20,74 @@ const BYTES: u64 = 8 << 10;
 /// Marks a folder whose logs belong to a failed test.
 const FAILED: &str = "failed";
 
-/// Folders of clusters that were started, each with logs of its own.
-static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Objects that are printed, the youngest last: arguments of kubectl.
+const OBJECTS: [&[&str]; 5] = [
+    &["get", "nodesets", "-o", r#"jsonpath={range .items[*]}{.metadata.name}{" "}{.status}{"\n"}{end}"#],
+    &["get", "nodeclasses", "-o", "wide"],
+    &["get", "nodes"],
+    &["get", "pods", "--all-namespaces", "-o", "wide"],
+    &["get", "events", "--all-namespaces"],
+];
+/// Lines of objects of one kind that are printed.
+const OBJECT_LINES: usize = 20;
+
+/// Folders of clusters that were started, each with logs of its own, and the program that started it.
+static CLUSTERS: Mutex<Vec<(PathBuf, &'static str)>> = Mutex::new(Vec::new());
 
 /// Registers the folder of a cluster.
-pub(crate) fn register(folder: &Path) {
-    let mut folders = FOLDERS.lock().unwrap();
-    if !folders.iter().any(|known| known == folder) {
-        folders.push(folder.to_owned());
+pub(crate) fn register(folder: &Path, program: &'static str) {
+    let mut clusters = CLUSTERS.lock().unwrap();
+    if !clusters.iter().any(|(known, _)| known == folder) {
+        clusters.push((folder.to_owned(), program));
     }
 }
 
-/// Prints the last lines of all logs, and keeps these logs.
-pub fn print_tails() {
-    let folders = FOLDERS.lock().unwrap().clone();
-    for folder in folders.iter().filter(|folder| folder.exists()) {
+/// Prints the report of all clusters, and keeps their logs.
+pub fn print_and_keep() {
+    for (folder, _) in CLUSTERS.lock().unwrap().iter().filter(|(folder, _)| folder.exists()) {
         let _ = fs::write(folder.join(FAILED), "");
+    }
+    println!("{}", report());
+}
+
+/// The last lines of all logs and the last objects of all clusters.
+pub fn report() -> String {
+    let clusters = CLUSTERS.lock().unwrap().clone();
+    let mut text = String::new();
+    for (folder, program) in clusters.iter().filter(|(folder, _)| folder.exists()) {
         for log in logs(folder) {
-            println!("--- {}\n{}", log.display(), tail(&log));
+            let _ = writeln!(text, "--- {}\n{}", log.display(), tail(&log));
+        }
+        for arguments in OBJECTS {
+            let _ = writeln!(
+                text,
+                "--- {} of {}\n{}",
+                arguments[1],
+                folder.display(),
+                objects(folder, program, arguments)
+            );
         }
     }
+    text
+}
+
+/// What kubectl prints of objects, or why it prints nothing.
+fn objects(folder: &Path, program: &str, arguments: &[&str]) -> String {
+    let mut kubectl = Command::new(program);
+    kubectl.args(["kubectl", "--data-dir"]).arg(folder).args(["--", "--request-timeout=5s"]);
+    kubectl.args(arguments).args(["--sort-by", ".metadata.creationTimestamp"]);
+    match kubectl.output() {
+        Ok(output) if output.status.success() => {
+            last_lines(&String::from_utf8_lossy(&output.stdout), OBJECT_LINES)
+        }
+        Ok(output) => format!("({})", String::from_utf8_lossy(&output.stderr).trim()),
+        Err(error) => format!("({error})"),
+    }
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 /// Returns true if a test failed with this folder.
@@ -95,8 +145,7 @@ fn tail(log: &Path) -> String {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) => return format!("(unreadable: {error})"),
     };
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(LINES)..].join("\n")
+    last_lines(&text, LINES)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Waits of tests. A wait that ends without success says what it saw last, and prints the last log lines of every process of
-//! this test binary.
+//! this test binary, and the last objects of its clusters.
 
 use std::{
     fmt::Debug,
@@ -42,7 +42,7 @@ pub async fn eventually<T, C: Check<T>, F: AsyncFnMut() -> C>(
             Err(seen) => seen,
         };
         if start.elapsed() >= limit {
-            logs::print_tails();
+            logs::print_and_keep();
             let last = if seen.is_empty() { String::new() } else { format!("; seen last: {seen}") };
             panic!("{what}: not within {limit:?}{last}");
         }
@@ -55,7 +55,7 @@ pub async fn always<F: AsyncFnMut() -> bool>(what: &str, span: Duration, mut hol
     let start = Instant::now();
     while start.elapsed() < span {
         if !holds().await {
-            logs::print_tails();
+            logs::print_and_keep();
             panic!("{what}: no more after {:?}", start.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

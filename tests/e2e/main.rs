@@ -16,6 +16,7 @@ mod deletion;
 mod docs;
 mod drain;
 mod endpoints;
+mod failed_waits;
 mod fairness;
 mod fault_injection;
 mod fidelity;
