@@ -20,6 +20,7 @@ mod hosting;
 mod installed;
 mod kinds;
 mod machines;
+mod moved;
 mod node;
 #[path = "../helm/program.rs"]
 #[allow(dead_code, reason = "a part of it is for the tests of the chart")]
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         waiting trouble::commands_without_a_shell_are_told,
         waiting trouble::a_machine_out_of_memory_says_so,
         waiting trouble::an_evicted_machine_is_told_and_made_again,
+        blocking moved::logs_and_commands_reach_pods_after_the_machine_has_moved,
         blocking silence::dropped_packets_are_noticed_within_45_s,
         blocking refusals::what_is_missing_is_named_with_what_to_do,
         blocking refusals::who_is_not_root_is_told_so,
