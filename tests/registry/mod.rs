@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
@@ -31,22 +31,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts a registry on a free port; `name` is unique in the test binary, `settings` are sections of its configuration.
+    /// Starts a registry on a port that the system chooses; `name` is unique in the test binary, `settings` are sections of its configuration.
     pub fn start(name: &str, host: IpAddr, settings: &Value) -> Self {
         let program = REGISTRY.path().expect("the registry is built");
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("registry-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let address = TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
         let mut config = json!({
             "version": "0.1",
-            "log": {"level": "error", "accesslog": {"disabled": true}},
+            "log": {"level": "info", "accesslog": {"disabled": true}},
             "storage": {"filesystem": {"rootdirectory": dir.join("data")}},
         });
         for (section, value) in settings.as_object().unwrap() {
             config[section] = value.clone();
         }
-        config["http"]["addr"] = json!(address.to_string());
+        config["http"]["addr"] = json!(SocketAddr::new(host, 0).to_string());
         // YAML, of which JSON is a part.
         let file = dir.join("config.yml");
         fs::write(&file, config.to_string()).unwrap();
@@ -61,15 +60,24 @@ impl Registry {
             .stderr(log)
             .spawn()
             .expect("the registry runs");
-        let registry = Self { address, dir, process };
+        let mut registry = Self { address: SocketAddr::new(host, 0), dir, process };
         let began = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            let log = || fs::read_to_string(registry.dir.join("log")).unwrap_or_default();
-            assert!(began.elapsed() < LONG, "the registry does not listen: {}", log());
+        loop {
+            let log = fs::read_to_string(registry.dir.join("log")).unwrap_or_default();
+            if let Some(address) = listened_on(&log) {
+                registry.address = address;
+                return registry;
+            }
+            assert!(began.elapsed() < LONG, "the registry does not listen: {log}");
             thread::park_timeout(Duration::from_millis(20));
         }
-        registry
     }
+}
+
+/// The address on which the registry listens, as its log reports it; None until then.
+fn listened_on(log: &str) -> Option<SocketAddr> {
+    let (_, address) = log.split_once("listening on ")?;
+    address[..address.find([',', '"', '\n'])?].parse().ok()
 }
 
 impl Drop for Registry {
