@@ -1,18 +1,21 @@
-//! Nodes that are not hollow, beside those that are measured: each has a status and a Lease that is renewed as a kubelet does.
+//! What is there beside the nodes that are measured: Nodes that are not hollow, each with a status and a Lease that is renewed
+//! as a kubelet does; a `CSIDriver`; fewer policies.
 
 use std::time::Duration;
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    storage::v1::CSIDriver,
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use kube_ext::transport::{self, Body};
+use serde_json::json;
 use tokio::time::{Instant, interval};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -72,6 +75,15 @@ async fn renew(client: Client, mut held: Vec<Held>) {
             }
         }
     }
+}
+
+/// Creates a `CSIDriver`, of which no node has the driver.
+pub async fn csi_driver(plane: &Plane) -> anyhow::Result<()> {
+    let drivers: Api<CSIDriver> = Api::all(plane.client().await?);
+    let driver: CSIDriver =
+        serde_json::from_value(json!({ "metadata": { "name": "csi.example.com" }, "spec": {} }))?;
+    drivers.create(&PostParams::default(), &driver).await?;
+    Ok(())
 }
 
 /// Takes away the policies of these names with their bindings.

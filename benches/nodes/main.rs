@@ -6,12 +6,22 @@
 
 mod bare;
 mod beside;
+mod idle;
 #[path = "../kwok/mod.rs"]
 mod kwok;
 mod ours;
 mod report;
+#[path = "../pods/running.rs"]
+#[allow(dead_code)]
+mod running;
 #[path = "../shared/mod.rs"]
 mod shared;
+#[path = "../pods/status.rs"]
+#[allow(dead_code)]
+mod status;
+#[path = "../pods/work.rs"]
+#[allow(dead_code)]
+mod work;
 
 use std::{
     path::{Path, PathBuf},
@@ -22,10 +32,13 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-use crate::shared::{COMPONENTS, Costs, Counter, KUBE_NODE, Plane, Process};
+use crate::{
+    idle::Idle,
+    shared::{COMPONENTS, Costs, Counter, KUBE_NODE, Plane, Process},
+};
 
 /// What is written for a node.
-const WRITTEN: [&str; 2] = ["nodes", "leases"];
+const WRITTEN: [&str; 3] = ["nodes", "leases", "csinodes"];
 
 /// Arguments after `cargo bench --`.
 #[derive(Debug, Parser)]
@@ -48,6 +61,15 @@ struct Arguments {
     /// Admission policies without which kube-node is measured as well
     #[arg(long, value_delimiter = ',')]
     without_policies: Vec<String>,
+    /// Create a `CSIDriver` first, for which each node of kube-node gets a `CSINode`
+    #[arg(long)]
+    csi_driver: bool,
+    /// Number of pods that run while kube-node idles
+    #[arg(long, default_value_t = 0)]
+    pods: usize,
+    /// Number of nodes that these pods are spread over
+    #[arg(long, default_value_t = 1_000)]
+    pods_on: usize,
     /// How long it idles after the last node is Ready, in seconds
     #[arg(long, default_value_t = 60)]
     idle: u64,
@@ -110,21 +132,6 @@ struct Measured {
     idle: Option<Idle>,
 }
 
-/// What it costs to keep the nodes.
-#[derive(Clone, Debug, Serialize)]
-struct Idle {
-    /// CPU, in cores.
-    cores: f64,
-    /// CPU of kube-apiserver meanwhile, in cores.
-    apiserver_cores: f64,
-    /// Resident memory at the end, in MiB.
-    rss_mib: f64,
-    /// Age of the oldest Lease at the end, in seconds.
-    oldest_lease: f64,
-    /// Nodes whose Ready condition left True meanwhile.
-    turned_not_ready: usize,
-}
-
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -182,6 +189,9 @@ async fn measure(
     if surroundings.reduced {
         beside::without_policies(&plane, &arguments.without_policies).await?;
     }
+    if arguments.csi_driver {
+        beside::csi_driver(&plane).await?;
+    }
     let _renewed = beside::create(&plane, surroundings.beside).await?;
     // As long in each case, so that they differ in nothing else.
     if arguments.beside != [0] || !arguments.without_policies.is_empty() {
@@ -221,7 +231,10 @@ async fn measure(
     }
     let idle = match process {
         Some(process) if arguments.idle > 0 => {
-            Some(idle(&plane, &counter, &process, Duration::from_secs(arguments.idle)).await?)
+            if matches!(system, System::Ours | System::Parent) {
+                idle::run_pods(&plane, &counter, arguments).await?;
+            }
+            Some(idle::measure(&plane, &counter, &process, Duration::from_secs(arguments.idle)).await?)
         }
         _ => None,
     };
@@ -247,21 +260,4 @@ fn started(kwok: Option<&kwok::Kwok>, plane: &Plane) -> anyhow::Result<Process> 
         kwok::OWN,
         kwok::FAST_PODS,
     )?))
-}
-
-async fn idle(plane: &Plane, counter: &Counter, process: &Process, span: Duration) -> anyhow::Result<Idle> {
-    // What the scale-up left to do is not idling.
-    tokio::time::sleep(Duration::from_secs(15)).await;
-    let apiserver = Process::of(plane.pid("kube-apiserver")?);
-    let (before, apiserver_before) = (process.cpu_seconds()?, apiserver.cpu_seconds()?);
-    let lost_before = counter.lost();
-    tokio::time::sleep(span).await;
-    let seconds = span.as_secs_f64();
-    Ok(Idle {
-        cores: (process.cpu_seconds()? - before) / seconds,
-        apiserver_cores: (apiserver.cpu_seconds()? - apiserver_before) / seconds,
-        rss_mib: process.memory()?.resident,
-        turned_not_ready: counter.lost() - lost_before,
-        oldest_lease: plane.oldest_lease().await?,
-    })
 }

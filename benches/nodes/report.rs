@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use crate::{
     Measured, Surroundings, System,
+    idle::Idle,
     shared::{COMPONENTS, spread},
 };
 
@@ -52,23 +53,24 @@ pub fn table(all: &[Measured]) -> String {
         }
         text.push('\n');
     }
-    text += "\nIdle:\n\n| nodes | system | CPU, cores | kube-apiserver, cores | RSS, MiB | oldest Lease, s | turned not Ready |\n| --- | --- | --- | --- | --- | --- | --- |\n";
+    text += "\nIdle:\n\n| nodes | system | CPU, cores | kube-apiserver, cores | RSS, MiB | oldest Lease, s | turned not Ready | reconciliations of sets a minute |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for ((nodes, system, around), of) in groups {
         let system = named(system, around);
-        let idle: Vec<&crate::Idle> = of.iter().filter_map(|measured| measured.idle.as_ref()).collect();
+        let idle: Vec<&Idle> = of.iter().filter_map(|measured| measured.idle.as_ref()).collect();
         if idle.is_empty() {
             continue;
         }
         let figure =
-            |value: fn(&crate::Idle) -> f64| spread(&idle.iter().map(|idle| value(idle)).collect::<Vec<_>>());
+            |value: fn(&Idle) -> f64| spread(&idle.iter().map(|idle| value(idle)).collect::<Vec<_>>());
         let _ = writeln!(
             text,
-            "| {nodes} | {system} | {} | {} | {} | {} | {} |",
+            "| {nodes} | {system} | {} | {} | {} | {} | {} | {} |",
             figure(|idle| idle.cores),
             figure(|idle| idle.apiserver_cores),
             figure(|idle| idle.rss_mib),
             figure(|idle| idle.oldest_lease),
             figure(|idle| idle.turned_not_ready as f64),
+            figure(|idle| idle.set_reconciles.unwrap_or_default()),
         );
     }
     text

@@ -101,6 +101,11 @@ impl Plane {
         Ok(u32::try_from(pid)?)
     }
 
+    /// A port of 127.0.0.1 on which a component answers.
+    pub fn port(&self, component: &str) -> anyhow::Result<u64> {
+        self.state()?["ports"][component].as_u64().with_context(|| format!("{component} has no port"))
+    }
+
     /// A client of the admin, whom the API server does not limit.
     pub async fn client(&self) -> anyhow::Result<Client> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
