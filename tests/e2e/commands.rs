@@ -161,6 +161,40 @@ fn the_operator_says_why_it_cannot_work() {
 }
 
 #[test]
+fn a_command_names_the_server_that_does_not_answer_and_the_rights_that_are_missing() {
+    let dir = scratch("stale");
+    let kubeconfig = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let port = CLUSTER.state()["ports"]["apiserver"].to_string();
+    let stale = write("stale", &kubeconfig.replace(&port, "1"));
+    let commands = [
+        &["list"][..],
+        &["verify"],
+        &["create"],
+        &["scale", "3"],
+        &["cleanup", "--yes"],
+        &["doctor"],
+        &["top", "--once"],
+        &["explain", "a"],
+        &["rollout", "status", "a"],
+    ];
+    let sentence =
+        "cannot reach the API server at https://127.0.0.1:1/: check the kubeconfig and that the server runs";
+    for command in commands {
+        let said = refusal(&[command, &["--kubeconfig", &stale]].concat());
+        assert!(said.contains(sentence), "{command:?}: {said}");
+    }
+    let stranger =
+        write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n      client-key-data:"));
+    let doctor = kube_node(&["doctor", "--kubeconfig", &stranger]);
+    assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
+}
+
+#[test]
 fn the_operator_can_be_looked_at() {
     let port = CLUSTER.state()["ports"]["operator"].as_u64().unwrap();
     for path in ["healthz", "readyz"] {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     process::{Command, Output, Stdio},
 };
 
@@ -31,6 +31,14 @@ fn start_again(cluster: &TemporaryCluster) -> String {
     let up = cluster.kube_node(&["up", "--detach", "--with-parent", &parent]);
     assert!(up.status.success(), "{}", text(&up.stderr));
     text(&up.stderr)
+}
+
+/// Runs a command on the folder while no file may get a byte.
+fn on_a_full_disk(cluster: &TemporaryCluster, args: &[&str]) -> Output {
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+    let dir = cluster.dir.to_str().unwrap();
+    let command = [&["-c", script, "sh", PROGRAM], args, &["--data-dir", dir]].concat();
+    Command::new("sh").args(command).output().unwrap()
 }
 
 /// Processes whose command line has the folder.
@@ -66,14 +74,7 @@ fn a_further_start_keeps_what_users_changed_and_the_number_of_nodes() {
 fn a_full_disk_and_a_lost_state_leave_no_process_and_lose_no_state() {
     let cluster = TemporaryCluster::start(test_target!(), "lost-state", &["--without-operator"]);
     let path = cluster.dir.join("cluster.json");
-    // No file may have a byte, for `down` alone.
-    let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
-    let dir = cluster.dir.to_str().unwrap();
-    let on_a_full_disk = |more: &[&str]| -> Output {
-        let down = [&["-c", script, "sh", PROGRAM, "down", "--data-dir", dir], more].concat();
-        Command::new("sh").args(down).output().unwrap()
-    };
-    let down = on_a_full_disk(&[]);
+    let down = on_a_full_disk(&cluster, &["down"]);
     assert_eq!(down.status.code(), Some(1), "{}", text(&down.stderr));
     assert!(text(&down.stderr).contains("cannot write"), "{}", text(&down.stderr));
     assert_eq!(processes(&cluster), [""; 0]);
@@ -84,6 +85,7 @@ fn a_full_disk_and_a_lost_state_leave_no_process_and_lose_no_state() {
     let parent = std::process::id().to_string();
     let up = cluster.kube_node(&["up", "--detach", "--without-operator", "--with-parent", &parent]);
     assert!(up.status.success(), "{}", text(&up.stderr));
+    assert!(text(&up.stdout).contains("no operator runs") && !text(&up.stdout).contains("kubectl scale"));
     let supervisor = cluster.state()["supervisor"]["pid"].as_u64().unwrap();
     let etcd = cluster.state()["components"]["etcd"]["pid"].as_u64().unwrap();
     kill(pid(supervisor), Signal::SIGKILL).unwrap();
@@ -96,17 +98,78 @@ fn a_full_disk_and_a_lost_state_leave_no_process_and_lose_no_state() {
     fs::write(&path, "{\"formatVersion\": 1,").unwrap();
     let status = cluster.kube_node(&["status"]);
     assert!(text(&status.stderr).contains("cluster.json is damaged (kube-node down --delete --data-dir "));
-    let down = on_a_full_disk(&["--delete"]);
+    let down = on_a_full_disk(&cluster, &["down", "--delete"]);
     assert!(down.status.success(), "{}", text(&down.stderr));
     assert!(!cluster.dir.exists());
 }
 
 #[test]
+fn down_waits_until_each_process_that_does_not_end_is_killed() {
+    let cluster = TemporaryCluster::start(test_target!(), "deaf", &[]);
+    let components = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "operator"];
+    for component in components {
+        // It gets SIGTERM, and does nothing about it.
+        kill(cluster.pid(component).unwrap(), Signal::SIGSTOP).unwrap();
+    }
+    let down = cluster.kube_node(&["down"]);
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    assert_eq!(processes(&cluster), [""; 0]);
+}
+
+#[test]
+fn a_start_on_a_full_disk_names_the_file_and_leaves_no_process() {
+    for (up, file) in
+        [(&["up", "--without-operator"][..], "cluster.json"), (&["up", "--detach"], "logs/up.log")]
+    {
+        let cluster = TemporaryCluster::folder(test_target!(), "full-disk");
+        let up = on_a_full_disk(&cluster, up);
+        assert_eq!(up.status.code(), Some(1), "{}", text(&up.stderr));
+        let path = cluster.dir.join(file);
+        let sentence =
+            format!("error: cannot write {}: free space there, or choose another folder: ", path.display());
+        assert!(text(&up.stderr).contains(&sentence), "{}", text(&up.stderr));
+        assert_eq!(processes(&cluster), [""; 0]);
+    }
+}
+
+#[test]
+fn a_folder_of_another_user_is_named_with_its_owner() {
+    let cluster = TemporaryCluster::folder(test_target!(), "another-user");
+    fs::create_dir_all(&cluster.dir).unwrap();
+    fs::write(cluster.dir.join("cluster.json"), "{}").unwrap();
+    // Of a folder without any permission nobody reads a file, and root only by a capability.
+    fs::set_permissions(&cluster.dir, fs::Permissions::from_mode(0o000)).unwrap();
+    let capabilities = ["--bounding-set", "-dac_override,-dac_read_search", "--"];
+    let is_root = nix::unistd::geteuid().is_root();
+    let command = |args: &[&str]| -> Output {
+        let mut command = Command::new(if is_root { "setpriv" } else { PROGRAM });
+        command.args(capabilities.iter().chain(&[PROGRAM]).filter(|_| is_root)).args(args);
+        command.arg("--data-dir").arg(&cluster.dir).output().unwrap()
+    };
+    let outputs = [&["status"][..], &["down"], &["list"]].map(command);
+    let up = command(&["up", "--detach"]);
+    fs::set_permissions(&cluster.dir, fs::Permissions::from_mode(0o700)).unwrap();
+    for output in outputs {
+        assert_eq!(output.status.code(), Some(1));
+        let sentence = "cluster.json, which another user owns, such as root after sudo kube-node up";
+        assert!(text(&output.stderr).contains(sentence), "{}", text(&output.stderr));
+    }
+    let sentence = format!("the data folder {} is not writable", cluster.dir.display());
+    assert!(text(&up.stderr).contains(&sentence), "{}", text(&up.stderr));
+}
+
+#[test]
 fn an_interrupted_start_ends_its_processes_and_says_so_by_the_exit_code() {
     let cluster = TemporaryCluster::folder(test_target!(), "interrupted");
-    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+    let starts = [
+        (&["up", "--without-operator"][..], Signal::SIGINT, 130),
+        (&["up", "--without-operator"], Signal::SIGTERM, 143),
+        (&["up", "--without-operator", "--detach"], Signal::SIGINT, 130),
+    ];
+    for (start, signal, code) in starts {
         let mut up = Command::new(PROGRAM)
-            .args(["up", "--without-operator", "--data-dir"])
+            .args(start)
+            .arg("--data-dir")
             .arg(&cluster.dir)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -117,8 +180,29 @@ fn an_interrupted_start_ends_its_processes_and_says_so_by_the_exit_code() {
         kill(pid(u64::from(up.id())), signal).unwrap();
         let rest: Vec<String> = lines.collect();
         let status = up.wait().unwrap();
-        assert_eq!((status.code(), status.signal()), (Some(code), None));
-        assert_eq!(rest.last().unwrap(), "error: the cluster was not started: interrupted");
+        assert_eq!((status.code(), status.signal()), (Some(code), None), "{start:?}: {rest:?}");
+        assert_eq!(rest.last().unwrap(), "error: the cluster was not started: interrupted", "{start:?}");
         assert_eq!(processes(&cluster), [""; 0]);
     }
+}
+
+#[test]
+fn an_interrupt_of_a_running_cluster_is_no_failure() {
+    let cluster = TemporaryCluster::folder(test_target!(), "running");
+    let mut up = Command::new(PROGRAM)
+        .args(["up", "--nodes", "1", "--data-dir"])
+        .arg(&cluster.dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines: Vec<String> = {
+        let lines = BufReader::new(up.stdout.as_mut().unwrap()).lines().map_while(Result::ok);
+        lines.take_while(|line| line != "Ctrl-C ends it.").collect()
+    };
+    assert_eq!(lines[0], "1 node is Ready.");
+    assert!(lines.iter().any(|line| line.contains("kubectl scale nodeset hollow-nodes")), "{lines:?}");
+    kill(pid(u64::from(up.id())), Signal::SIGINT).unwrap();
+    assert_eq!(up.wait().unwrap().code(), Some(0));
+    assert_eq!(processes(&cluster), [""; 0]);
 }

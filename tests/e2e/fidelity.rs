@@ -165,7 +165,11 @@ async fn a_pod_waits_for_missing_objects_unless_they_are_optional() {
     own.pod_on(&node, "true-missing-volume", json!({}), with_volume("secret", "secretName")).await;
     let with_claim = with_volume("persistentVolumeClaim", "claimName");
     own.pod_on(&node, "true-missing-claim", json!({}), with_claim).await;
-    own.pod_on(&node, "true-missing-optional", json!({}), with_variables(true)).await;
+    let mut with_optional = with_variables(true);
+    with_optional["containers"][0]["volumeMounts"] = mounts.clone();
+    let secret = json!({"secretName": "true-missing", "optional": true});
+    with_optional["volumes"] = json!([{"name": "data", "secret": secret}]);
+    own.pod_on(&node, "true-missing-optional", json!({}), with_optional).await;
     until(&own, "true-missing-optional", "runs", |pod| phase(pod) == "Running").await;
     let waits = |reason: &'static str| {
         move |pod: &Pod| container(pod).is_some_and(|main| waits_for(main.state.as_ref()) == Some(reason))
@@ -218,13 +222,29 @@ async fn a_container_whose_image_changes_starts_again() {
 }
 
 #[tokio::test]
+async fn sidecars_count_as_containers_of_a_running_pod() {
+    let (own, node) = node_of("true-three").await;
+    let sidecar = |name: &str| json!({"name": name, "image": "i", "restartPolicy": "Always"});
+    let containers = json!({"initContainers": [sidecar("proxy"), sidecar("logs")], "containers": [{"name": "main", "image": "i"}]});
+    own.pod_on(&node, "true-three", json!({}), containers).await;
+    eventually("kubectl counts all three", LONG, async || {
+        let line = CLUSTER.kubectl(&["get", "pod", "true-three", "--no-headers"]);
+        let columns: Vec<&str> = line.split_whitespace().take(3).collect();
+        if columns == ["true-three", "3/3", "Running"] { Ok(()) } else { Err(line) }
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
 async fn a_job_with_sidecars_completes_and_one_with_a_deadline_does_not() {
     let (own, node) = node_of("true-jobs").await;
     let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
+    let probe = json!({"exec": {"command": ["true"]}, "initialDelaySeconds": 4, "periodSeconds": 1});
     let job = |name: &str, annotations: Value, more: Value| {
         let mut spec = json!({"nodeName": node, "restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
-            "initContainers": [{"name": "first", "image": "i"}, {"name": "beside", "image": "i", "restartPolicy": "Always"},
-                               {"name": "later", "image": "i", "restartPolicy": "Always"}],
+            "initContainers": [{"name": "beside", "image": "i", "restartPolicy": "Always", "startupProbe": probe},
+                               {"name": "first", "image": "i"}, {"name": "later", "image": "i", "restartPolicy": "Always"}],
             "containers": [{"name": "main", "image": "i"}]});
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
@@ -236,7 +256,7 @@ async fn a_job_with_sidecars_completes_and_one_with_a_deadline_does_not() {
         "hollow.kube-node.io/stop-time.later": "2s"});
     create(&jobs, job("true-sidecar", annotations, json!({}))).await.unwrap();
     let forever = json!({"hollow.kube-node.io/run-time": "1h", "hollow.kube-node.io/run-time.fist": "2s"});
-    create(&jobs, job("true-deadline", forever, json!({"activeDeadlineSeconds": 3}))).await.unwrap();
+    create(&jobs, job("true-deadline", forever, json!({"activeDeadlineSeconds": 7}))).await.unwrap();
     eventually("the job completes", LONG, async || {
         (jobs.get("true-sidecar").await.unwrap().status?.succeeded == Some(1)).then_some(())
     })
@@ -245,13 +265,21 @@ async fn a_job_with_sidecars_completes_and_one_with_a_deadline_does_not() {
     let done = own.pods.list(&of("true-sidecar")).await.unwrap().items.remove(0).status.unwrap();
     let all = done.init_container_statuses.into_iter().chain(done.container_statuses).flatten();
     let ends: Vec<_> = all.filter_map(|container| container.state?.terminated).collect();
-    assert_eq!(ends.iter().map(|end| end.exit_code).collect::<Vec<_>>(), [0, 143, 143, 0], "{ends:?}");
-    let [first, beside, later, main] = [0, 1, 2, 3].map(|at| &ends[at]);
+    assert_eq!(ends.iter().map(|end| end.exit_code).collect::<Vec<_>>(), [143, 0, 143, 0], "{ends:?}");
+    let [beside, first, later, main] = [0, 1, 2, 3].map(|at| &ends[at]);
     let began = |end: &ContainerStateTerminated| end.started_at.as_ref().unwrap().0;
     let ended = |end: &ContainerStateTerminated| end.finished_at.as_ref().unwrap().0;
     let two_seconds = jiff::SignedDuration::from_secs(2);
     assert_eq!(ended(first).duration_since(began(first)), two_seconds);
-    assert!(began(beside) >= ended(first), "containers start one after another");
+    let probed = began(first).duration_since(began(beside));
+    assert!(
+        probed >= 2 * two_seconds,
+        "the container after a sidecar waits for its startup probe: {probed:?}"
+    );
+    assert!(
+        began(later) >= ended(first) && began(main) >= ended(first),
+        "containers start one after another"
+    );
     let stopped = [ended(later).duration_since(ended(main)), ended(beside).duration_since(ended(later))];
     assert_eq!(stopped, [two_seconds; 2], "sidecars stop one after another, the last one first");
     eventually("the other one is given up", LONG, async || {

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job};
 use kube::{
-    Api,
-    api::{EvictParams, ListParams, Patch, PatchParams, PropagationPolicy},
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams, PropagationPolicy},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::CLUSTER;
 use kube_node_testing::{Fixture, LONG, always, class_spec, create, delete, eventually, name, phase};
+
+/// Keeps a pod that has ended, so that its last status can be read.
+const KEPT: &str = "example.com/kept";
 
 fn labelled(name: &str) -> serde_json::Value {
     let mut class = class_spec();
@@ -95,37 +98,103 @@ async fn jobs_complete_or_fail_as_they_are_told() {
     own.clean_up().await;
 }
 
-#[tokio::test]
-async fn a_job_runs_the_work_of_an_evicted_pod_again() {
-    let own = Fixture::new(&CLUSTER, "pods-evicted", 1, labelled("pods-evicted")).await;
-    own.settled(1).await;
-    let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
+/// A Job whose pods on hollow nodes work for an hour; a finalizer keeps the last status of each pod.
+fn job(name: &str, annotations: Value) -> Value {
     let ignored =
         json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
-    let job = json!({"metadata": {"name": "job-evicted"}, "spec": {
-        "backoffLimit": 0, "podFailurePolicy": {"rules": [ignored]}, "template": {
-            "metadata": {"annotations": {"hollow.kube-node.io/run-time": "1h"}},
-            "spec": {"restartPolicy": "Never", "nodeSelector": {"for": "pods-evicted"},
-                     "containers": [{"name": "main", "image": "example.com/job:1"}]}}}});
-    create(&jobs, job).await.unwrap();
-    let of_job = ListParams::default().labels("job-name=job-evicted");
-    let running = async |but: Option<&str>| {
-        let pods = own.pods.list(&of_job).await.unwrap().items.into_iter();
-        let mut running = pods.filter(|pod| phase(pod) == "Running").map(|pod| pod.metadata.name.unwrap());
-        running.find(|name| Some(name.as_str()) != but)
+    let mut annotations = annotations;
+    annotations["hollow.kube-node.io/run-time"] = json!("1h");
+    let template = json!({
+        "metadata": {"annotations": annotations, "finalizers": [KEPT]},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "nodeSelector": {"for": "pods-drained"},
+                 "containers": [{"name": "main", "image": "example.com/job:1"}]},
+    });
+    json!({"metadata": {"name": name}, "spec": {
+        "backoffLimit": 0, "podFailurePolicy": {"rules": [ignored]}, "template": template}})
+}
+
+#[tokio::test]
+async fn jobs_run_the_work_of_the_pods_of_a_drained_node_again() {
+    let own = Fixture::new(&CLUSTER, "pods-drained", 1, labelled("pods-drained")).await;
+    let node = name(&own.settled(1).await[0]);
+    let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
+    // What the annotations say of a program that is told to stop, and the exit code that a kubelet reports.
+    let programs = [
+        ("drained-plain", json!({}), 143),
+        ("drained-deaf", json!({"hollow.kube-node.io/stop-time": "1h"}), 137),
+        ("drained-obeys", json!({"hollow.kube-node.io/exit-code": "143"}), 143),
+    ];
+    let pods_of = async |job: &str| {
+        own.pods.list(&ListParams::default().labels(&format!("job-name={job}"))).await.unwrap().items
     };
-    let first = eventually("the first pod runs", LONG, async || running(None).await).await;
-    own.pods.evict(&first, &EvictParams::default()).await.unwrap();
-    let second = eventually("the work begins again", LONG, async || running(Some(&first)).await).await;
-    // The work of this one is done.
-    let end = json!({"metadata": {"annotations": {"hollow.kube-node.io/run-time": "1s"}}});
-    own.pods.patch(&second, &PatchParams::default(), &Patch::Merge(end)).await.unwrap();
-    let done = eventually("the job completes", LONG, async || {
-        jobs.get("job-evicted").await.unwrap().status.filter(|status| status.completion_time.is_some())
-    })
-    .await;
-    assert_eq!((done.succeeded, done.failed), (Some(1), None));
-    delete(&jobs, "job-evicted", PropagationPolicy::Background).await;
+    let running = async |job: &str, but: Option<&str>| {
+        eventually(&format!("a pod of {job} runs"), LONG, async || {
+            let pods = pods_of(job).await;
+            let found = pods
+                .iter()
+                .filter(|pod| phase(pod) == "Running")
+                .map(ResourceExt::name_any)
+                .find(|name| Some(name.as_str()) != but);
+            found.ok_or_else(|| {
+                format!(
+                    "{:?}",
+                    pods.iter().map(|pod| (pod.name_any(), phase(pod).to_owned())).collect::<Vec<_>>()
+                )
+            })
+        })
+        .await
+    };
+    let mut first = Vec::new();
+    for (job_name, annotations, _) in &programs {
+        create(&jobs, job(job_name, annotations.clone())).await.unwrap();
+    }
+    for (job_name, ..) in &programs {
+        first.push(running(job_name, None).await);
+    }
+    delete(&own.nodes, &node, PropagationPolicy::Background).await;
+    // That of the Job's controller stays.
+    let release = Patch::Json::<()>(
+        serde_json::from_value(json!([
+            {"op": "test", "path": "/metadata/finalizers/0", "value": KEPT},
+            {"op": "remove", "path": "/metadata/finalizers/0"},
+        ]))
+        .unwrap(),
+    );
+    for ((job_name, _, code), first) in programs.iter().zip(&first) {
+        let status = eventually(&format!("{first} has failed"), LONG, async || {
+            let pod = own.pods.get(first).await.unwrap();
+            if phase(&pod) == "Failed" { Ok(pod.status.unwrap()) } else { Err(phase(&pod).to_owned()) }
+        })
+        .await;
+        let ended =
+            status.container_statuses.as_ref().and_then(|all| all[0].state.as_ref()?.terminated.as_ref());
+        assert_eq!(ended.map(|ended| ended.exit_code), Some(*code), "{job_name}");
+        let conditions = status.conditions.unwrap_or_default();
+        let cause = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget");
+        assert_eq!(
+            cause.and_then(|cause| cause.reason.as_deref()),
+            Some("EvictionByEvictionAPI"),
+            "{job_name}"
+        );
+        own.pods.patch(first, &PatchParams::default(), &release).await.unwrap();
+    }
+    for ((job_name, _, code), first) in programs.iter().zip(&first) {
+        let second = running(job_name, Some(first)).await;
+        // The work of this one is done. The annotated exit code holds for this end, too, and fails that Job.
+        own.pods.patch(&second, &PatchParams::default(), &release).await.unwrap();
+        let end = json!({"metadata": {"annotations": {"hollow.kube-node.io/run-time": "1s"}}});
+        own.pods.patch(&second, &PatchParams::default(), &Patch::Merge(end)).await.unwrap();
+        let completes = *job_name != "drained-obeys";
+        let done = eventually(&format!("{job_name} ends"), LONG, async || {
+            let status = jobs.get(job_name).await.unwrap().status.unwrap_or_default();
+            let is_over = status.completion_time.is_some() || status.failed == Some(1);
+            if is_over { Ok(status) } else { Err(status) }
+        })
+        .await;
+        let counts = if completes { (Some(1), None) } else { (None, Some(1)) };
+        assert_eq!((done.succeeded, done.failed), counts, "{job_name}, with code {code}");
+        delete(&jobs, job_name, PropagationPolicy::Background).await;
+    }
     own.clean_up().await;
 }
 
