@@ -89,6 +89,12 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
 }
 
 #[test]
+fn a_set_of_no_nodes_says_that_none_is_wanted() {
+    let status = status_of(&wanted(0), &[], &NodeSetStatus::default());
+    assert_eq!(condition(&status, "Progressing"), ("False", "Complete", "no nodes are wanted"));
+}
+
+#[test]
 fn a_disruption_budget_that_holds_a_drain_up_for_moments_degrades_no_set() {
     let blocked = NodeState {
         stage: DeletionStage::Draining,
@@ -102,9 +108,12 @@ fn a_disruption_budget_that_holds_a_drain_up_for_moments_degrades_no_set() {
     assert_eq!(at_first.waits[0].reason, "PodDisruptionBudget", "the wait says so at once");
     let plan = set_planner::decide(&wanted(1), &members, 0, at(100));
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(5)));
-    let lasting = [member("a", Some(0)), NodeState { trouble_since: Some(at(90)), ..blocked }];
-    let later = status_of(&wanted(1), &lasting, &NodeSetStatus::default());
-    assert_eq!(condition(&later, "Degraded").1, "NodesInTrouble");
+    // Also by a clock that is an hour ahead.
+    for since in [90, 100 + 3_600] {
+        let lasting = [member("a", Some(0)), NodeState { trouble_since: Some(at(since)), ..blocked.clone() }];
+        let later = status_of(&wanted(1), &lasting, &NodeSetStatus::default());
+        assert_eq!(condition(&later, "Degraded").1, "NodesInTrouble", "since {since}");
+    }
 }
 
 #[test]

@@ -372,3 +372,27 @@ impl Groups {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_restart_in_the_future_makes_no_node_outdated_before_its_time() {
+        let now = environment::now();
+        let group = |restarted: Timestamp| {
+            let set = json!({
+                "metadata": { "name": "a", "annotations": { names::ANNOTATION_RESTARTED_AT: restarted } },
+                "spec": { "replicas": 1, "nodeClassName": "small", "autoscaling": { "minReplicas": 0, "maxReplicas": 2 } },
+            });
+            Group::of(&Arc::new(serde_json::from_value(set).unwrap())).unwrap()
+        };
+        let node = NodeView { created: Some(now - Duration::from_mins(1)), ..NodeView::default() };
+        assert!(group(now + Duration::from_hours(1)).is_updated(&node));
+        assert!(!group(now - Duration::from_secs(1)).is_updated(&node));
+    }
+}
