@@ -17,6 +17,12 @@ impl LabelMap {
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
+
+    /// Returns true if both maps have the same entries, those of `key` aside.
+    pub fn is_same_without(&self, other: &Self, key: &str) -> bool {
+        let rest = |map: &Self| map.0.iter().filter(|(own, _)| **own != *key).cloned().collect::<Vec<_>>();
+        self == other || rest(self) == rest(other)
+    }
 }
 
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for LabelMap {

@@ -16,8 +16,9 @@ use super::{
     template::{DesiredTemplate, same},
 };
 
-/// Annotation by which kube-controller-manager's ttl controller tells kubelets how long to cache.
-const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
+/// Annotation by which kube-controller-manager's ttl controller tells kubelets how long to cache. It changes on each Node as
+/// the cluster grows, and no decision depends on it.
+pub const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
 
 /// Reason of the Ready condition until a kubelet reports.
 pub const PROVISIONING: &str = "Provisioning";

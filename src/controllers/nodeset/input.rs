@@ -4,6 +4,7 @@
 
 use kube_node_api::{UnhealthyCondition, names};
 use kube_node_cache::{ConditionView, NodeView};
+use kube_node_planner::node_builder::ANNOTATION_TTL;
 
 /// Returns true if a reconciliation would read the same of both states of a Node. The set replaces Nodes for the
 /// `unhealthy` conditions.
@@ -35,7 +36,8 @@ pub(super) fn is_same(old: &NodeView, new: &NodeView, unhealthy: &[UnhealthyCond
     } = new;
     *uid == old.uid
         && (*created, *deleted_at, *unschedulable) == (old.created, old.deleted_at, old.unschedulable)
-        && (labels, annotations, owners, taints) == (&old.labels, &old.annotations, &old.owners, &old.taints)
+        && (labels, owners, taints) == (&old.labels, &old.owners, &old.taints)
+        && annotations.is_same_without(&old.annotations, ANNOTATION_TTL)
         && *kubelet_version == old.kubelet_version
         && *finalizers == old.finalizers
         && read(conditions, unhealthy).eq(read(&old.conditions, unhealthy))
@@ -61,6 +63,7 @@ fn read<'a>(
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use kube_node_api::label_map::LabelMap;
     use kube_node_cache::intern;
     use serde_json::json;
 
@@ -103,6 +106,12 @@ mod tests {
         assert!(!is_read(|node| node.conditions[1] = condition("DiskPressure", "False", "B")));
         assert!(!is_read(|node| node.conditions[2] = condition("Ready", "True", "B")));
         assert!(!is_read(|node| node.boot_id = Some("b".to_owned())));
+    }
+
+    #[test]
+    fn of_the_annotations_all_but_that_of_the_cluster_size_are_read() {
+        assert!(!is_read(|node| node.annotations = LabelMap::from([(ANNOTATION_TTL, "15")])));
+        assert!(is_read(|node| node.annotations = LabelMap::from([("example.com/zone", "b")])));
     }
 
     #[test]
