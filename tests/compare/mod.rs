@@ -61,6 +61,9 @@ static CLUSTER: LazyLock<TestCluster> = LazyLock::new(|| {
             "--kubemark",
             "--component-arg",
             "kube-controller-manager=--controllers=*,-taint-eviction-controller",
+            // However long a kubelet takes to start again.
+            "--component-arg",
+            "kube-controller-manager=--node-monitor-grace-period=10m",
         ],
     )
 });

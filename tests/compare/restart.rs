@@ -116,7 +116,7 @@ fn of_pod(before: &Value, after: &Value) -> Vec<String> {
     lines
 }
 
-/// Each condition's status now, and whether it has been that since before.
+/// Each condition's status now, and whether it has been that since before the restart.
 fn conditions(before: &Value, after: &Value) -> Vec<String> {
     let list = |object: &Value| object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let old = list(before);
@@ -128,8 +128,13 @@ fn conditions(before: &Value, after: &Value) -> Vec<String> {
         let earlier = old.iter().find(|earlier| earlier["type"] == condition["type"]);
         let is_same =
             earlier.is_some_and(|earlier| earlier["lastTransitionTime"] == condition["lastTransitionTime"]);
-        let since = if is_same { "since before" } else { "since the restart" };
-        format!("{}: {}, {since}", condition["type"], condition["status"]).replace('"', "")
+        let since = match condition["type"].as_str() {
+            // A kubelet that starts may be not ready for a moment, and its pods with it.
+            Some("Ready" | "ContainersReady") => "",
+            _ if is_same => ", since before",
+            _ => ", since the restart",
+        };
+        format!("{}: {}{since}", condition["type"], condition["status"]).replace('"', "")
     };
     own.map(line).collect()
 }
