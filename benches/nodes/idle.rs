@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use kube_node_testing::http;
 use serde::Serialize;
 
@@ -80,7 +80,8 @@ fn set_reconciles(plane: &Plane) -> anyhow::Result<Option<f64>> {
     if plane.pid("operator").is_err() {
         return Ok(None);
     }
-    let text = http::get(format!("http://127.0.0.1:{}/metrics", plane.port("operator")?)).unwrap_or_default();
+    let text = http::get(format!("http://127.0.0.1:{}/metrics", plane.port("operator")?));
+    let text = text.context("the operator does not answer with metrics")?;
     let is_counted = |line: &&str| {
         line.starts_with("kube_node_reconciles_total{") && line.contains("controller=\"nodeset\"")
     };

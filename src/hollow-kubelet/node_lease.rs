@@ -155,7 +155,7 @@ impl NodeLease {
     fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
         let labels: BTreeMap<String, String> =
             labelled.then(|| (LABEL.0.to_owned(), LABEL.1.to_owned())).into_iter().collect();
-        let owner = (!self.unowned).then(|| owned_by(node, uid));
+        let owner = (!self.unowned || self.known.is_absent()).then(|| owned_by(node, uid));
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         let own = format!("{all}/{node}");
         let (method, path, version, empty_fields) = match &self.known {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_whose_owner_somebody_removed_is_renewed_without_it() {
+    fn a_lease_is_renewed_without_an_owner_after_the_owner_was_refused() {
         let names_owner = |lease: &NodeLease| {
             let (Body::Object(bytes) | Body::MergePatch(bytes)) =
                 lease.request(&"a".into(), &"the-uid".into(), true, Timestamp::UNIX_EPOCH).body
@@ -336,7 +336,11 @@ mod tests {
         assert_eq!((method(&lease), names_owner(&lease)), (Method::PATCH, false));
         assert!(!lease.answered(Ok("2"), Timestamp::UNIX_EPOCH));
         assert_eq!((method(&lease), names_owner(&lease)), (Method::PUT, false));
-        // Somebody has set it again.
+        // A Lease that somebody has deleted is a new one.
+        assert!(lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH));
+        assert_eq!((method(&lease), names_owner(&lease)), (Method::POST, true));
+        assert!(!lease.answered(Ok("3"), Timestamp::UNIX_EPOCH));
+        // Somebody has set the owner again.
         assert!(lease.answered(Err(&refused(403)), Timestamp::UNIX_EPOCH));
         assert_eq!((method(&lease), names_owner(&lease)), (Method::PATCH, true));
         assert!(!lease.answered(Err(&refused(403)), Timestamp::UNIX_EPOCH), "another cause: no haste");

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
 
@@ -28,6 +28,19 @@ fn scratch(name: &str) -> PathBuf {
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
     dir
+}
+
+/// Kubeconfigs of the cluster: of a user without any right, and with a port on which no server answers.
+fn unusable_kubeconfigs(dir: &Path) -> [String; 2] {
+    let kubeconfig = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
+    let port = CLUSTER.state()["ports"]["apiserver"].to_string();
+    let stranger = kubeconfig.replace("client-key-data:", "as: stranger\n      client-key-data:");
+    let stale = kubeconfig.replace(&port, "1");
+    [("stranger", stranger), ("stale", stale)].map(|(name, text)| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
 }
 
 #[test]
@@ -114,17 +127,10 @@ fn kubectl_passes_its_exit_code_on() {
 #[test]
 fn the_operator_says_why_it_cannot_work() {
     let dir = scratch("operator");
-    let kubeconfig = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
-    let write = |name: &str, text: &str| {
-        let path = dir.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let stranger =
-        write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n      client-key-data:"));
-    let port = CLUSTER.state()["ports"]["apiserver"].to_string();
-    let nobody_there = write("nobody", &kubeconfig.replace(&port, "1"));
-    let broken = write("broken", "{");
+    let [stranger, nobody_there] = unusable_kubeconfigs(&dir);
+    let broken = dir.join("broken");
+    fs::write(&broken, "{").unwrap();
+    let broken = broken.to_str().unwrap();
     let operator = |kubeconfig: &str| {
         refusal(&["operator", "--admin-address", "127.0.0.1:0", "--kubeconfig", kubeconfig])
     };
@@ -135,7 +141,7 @@ fn the_operator_says_why_it_cannot_work() {
     );
     let said = operator(&nobody_there);
     assert!(said.contains("cannot reach the API server at https://127.0.0.1:1"), "{said}");
-    let said = operator(&broken);
+    let said = operator(broken);
     assert!(said.contains("cannot be used"), "{said}");
     let said = operator("/nonexistent");
     assert!(said.contains("/nonexistent cannot be used"), "{said}");
@@ -162,15 +168,7 @@ fn the_operator_says_why_it_cannot_work() {
 
 #[test]
 fn a_command_names_the_server_that_does_not_answer_and_the_rights_that_are_missing() {
-    let dir = scratch("stale");
-    let kubeconfig = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
-    let write = |name: &str, text: &str| {
-        let path = dir.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let port = CLUSTER.state()["ports"]["apiserver"].to_string();
-    let stale = write("stale", &kubeconfig.replace(&port, "1"));
+    let [stranger, stale] = unusable_kubeconfigs(&scratch("stale"));
     let commands = [
         &["list"][..],
         &["verify"],
@@ -188,8 +186,6 @@ fn a_command_names_the_server_that_does_not_answer_and_the_rights_that_are_missi
         let said = refusal(&[command, &["--kubeconfig", &stale]].concat());
         assert!(said.contains(sentence), "{command:?}: {said}");
     }
-    let stranger =
-        write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n      client-key-data:"));
     let doctor = kube_node(&["doctor", "--kubeconfig", &stranger]);
     assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
 }

@@ -202,7 +202,7 @@ async fn a_node_whose_finalizer_is_taken_by_force_leaves_no_machine() {
 }
 
 #[tokio::test]
-async fn a_node_whose_machine_finalizer_is_refused_is_not_deleted_with_its_set() {
+async fn a_node_of_a_deleted_set_stays_while_its_machine_finalizer_is_refused() {
     let own = Fixture::new(&CLUSTER, "delete-unprotected", 1, class_spec()).await;
     let node = name(&own.settled(1).await[0]);
     own.pod_on(&node, "delete-unprotected", json!({}), json!({})).await;

@@ -109,7 +109,7 @@ async fn a_node_status_that_another_client_overwrites_is_put_right_within_20_sec
 }
 
 #[tokio::test]
-async fn a_lease_whose_owner_another_client_removed_is_renewed() {
+async fn a_lease_is_renewed_after_another_client_removed_its_owner() {
     let own = Fixture::new(&CLUSTER, "status-lease", 1, class_spec()).await;
     let node = name(&own.settled(1).await[0]);
     let leases: Api<Lease> = Api::namespaced(own.client.clone(), "kube-node-lease");

@@ -95,6 +95,8 @@ struct Candidate<'m, 'a> {
     finding: Finding,
     /// Reason to replace the Node now, within the budget.
     replaced: Option<DisruptionReason>,
+    /// True if the Node would be replaced now for its revision or its age, and cannot be deleted.
+    is_held_up: bool,
     deleted: bool,
 }
 
@@ -201,6 +203,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
                 outdated: disruption::is_stale(node, &desired.rules),
                 finding,
                 replaced: None,
+                is_held_up: false,
                 deleted: false,
             });
         }
@@ -293,6 +296,7 @@ impl<'m, 'a> Planner<'_, 'm, 'a> {
             // A Node that the rollout leaves alone may be due all the same.
             let expired = (expired && mode != RolloutMode::Held).then_some(DisruptionReason::Expired);
             let is_deletable = !own.node.is_undeletable();
+            own.is_held_up = !is_deletable && (stale.is_some() && rolling > 0 || expired.is_some());
             let due = stale.filter(|_| is_deletable && take(&mut rolling));
             let due = due.or(expired.filter(|_| is_deletable));
             waiting += usize::from(unhealthy.is_some() && repaired.or(due).is_none());

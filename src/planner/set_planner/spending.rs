@@ -57,10 +57,8 @@ impl Spending {
         let mut surplus = (staying + *expected).saturating_sub(desired.replicas + stuck);
         // A scale-down does not wait for the budget. The Nodes above the replicas that a rollout or a repair has made do:
         // they may still be starting. An outdated Node that cannot be deleted has such a replacement too.
-        let has_replacement =
-            |own: &&Candidate<'_, '_>| is_good(own) && own.finding.is_due() && own.node.is_undeletable();
-        let replaced = nodes.iter().filter(has_replacement).count();
-        let mut shrinks = above_replicas(desired, nodes, plan).saturating_sub(replaced);
+        let held_up = nodes.iter().filter(|own| is_good(own) && own.is_held_up).count();
+        let mut shrinks = above_replicas(desired, nodes, plan).saturating_sub(held_up);
         for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.is_undeletable()) {
             let is_marked = own.node.marked && !own.node.autoscaler_drains;
             let by_scale_down = shrinks > 0 && own.is_kept();

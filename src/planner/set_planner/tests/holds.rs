@@ -326,7 +326,7 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
 }
 
 #[test]
-fn a_node_whose_machine_finalizer_is_missing_is_not_deleted() {
+fn a_node_stays_while_its_machine_finalizer_is_missing() {
     let unprotected = |name, revision| NodeState { unprotected: true, ..node(name, revision) };
     let others = || nodes(9, "new");
     let smaller = plan(&wanted(9), &join(&[vec![unprotected("a", "new")], others()]));

@@ -337,3 +337,13 @@ fn a_marked_node_does_not_go_for_a_surge_that_is_still_starting() {
     // A scale-down takes it without waiting for the budget.
     assert_eq!(deleted(&plan(&wanted(3), &join(&[nodes(2, "new"), surge("new")[2..].to_vec()]))), ["x"]);
 }
+
+#[test]
+fn a_marked_node_waits_for_the_budget_where_a_rollout_replaces_a_node_that_cannot_be_deleted() {
+    let refused = NodeState { deletion_refused: true, ..node("a", "old") };
+    let marked = NodeState { marked: true, ..node("x", "new") };
+    let members = [refused, marked, starting("y", "new")];
+    let goes = |pace| deleted(&plan(&DesiredState { pace, ..wanted(2) }, &members)).contains(&"x");
+    assert!(!goes(RolloutMode::Rolling { keep: 0 }), "the Node that starts is the replacement");
+    assert!(goes(RolloutMode::OnDelete), "nothing is replaced, and the set shrinks");
+}
