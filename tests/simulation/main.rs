@@ -67,7 +67,7 @@ const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
 const SAMPLE: usize = 499;
 /// Seeds that showed a fault of the operator once, and the fault.
-const REGRESSIONS: [(u64, &str); 39] = [
+const REGRESSIONS: [(u64, &str); 40] = [
     (86, "a status without an answer was forgotten, so that the rollout's clock began anew"),
     (102, "a Node was deleted in a newer state than the one that was decided on"),
     (168, "a Node whose machine's clock was slow never counted as initialized"),
@@ -122,6 +122,7 @@ const REGRESSIONS: [(u64, &str); 39] = [
         6499,
         "two reasons of a drain, each reported until the other one, let a refused deletion be tried as fast as it could be",
     ),
+    (10769, "a Node was created seconds after its set had been pinned, since a write before it was slow"),
 ];
 
 /// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the

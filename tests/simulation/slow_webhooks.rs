@@ -3,6 +3,7 @@
 //! Each test compares times of one run, on paused time: machines and their load do not matter.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     pin::pin,
     sync::{
@@ -18,6 +19,7 @@ use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use kube::Client;
 use kube_ext::environment::{self, Environment, within};
+use kube_node_api::names::LABEL_REVISION;
 use kube_node_controllers::autoscaler::InProcess;
 use kube_node_testing::{api_server::ApiServer, simulated_time::SimulatedTime};
 use serde_json::{Value, json};
@@ -27,6 +29,7 @@ use tower::Service;
 
 use crate::{
     actions::CLASSES,
+    objects::name,
     process::{NAMESPACE, options},
     reconciliations,
 };
@@ -37,6 +40,15 @@ const SETS: &str = "/apis/kube-node.io/v1alpha1/nodesets";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Time of a usual request.
 const WAY: Duration = Duration::from_millis(5);
+/// The class of most sets.
+const SMALL: &str = "/apis/kube-node.io/v1alpha1/nodeclasses/small";
+/// Label of a template that changes.
+const TEMPLATE_LABEL: &str = "example.com/template";
+/// The operators' patches of that label.
+const CHANGES_OF_TEMPLATES: IsSlow = |method, _, body| {
+    let is_of_label = |text: &[u8]| text == TEMPLATE_LABEL.as_bytes();
+    *method == Method::PATCH && body.windows(TEMPLATE_LABEL.len()).any(is_of_label)
+};
 /// Slower by this factor than alone, and a set counts as held up.
 const SLOWER: f64 = 1.5;
 
@@ -146,6 +158,11 @@ impl Users {
         self.create(SETS, &json!({"metadata": {"name": name}, "spec": spec}));
     }
 
+    /// Gives the class a template that its Nodes do not have yet.
+    fn change_template(&self) {
+        self.patch(SMALL, &json!({"spec": {"template": {"labels": {TEMPLATE_LABEL: "changed"}}}}));
+    }
+
     fn patch(&self, path: &str, change: &Value) {
         let (code, answer) = self.0.write(Method::PATCH, path, change);
         assert_eq!(code, 200, "{answer}");
@@ -161,6 +178,10 @@ impl Users {
         let mut nodes = self.0.objects("", "nodes");
         nodes.retain(|node| node["metadata"]["labels"]["kube-node.io/nodeset"] == set);
         nodes
+    }
+
+    fn names(&self, set: &str) -> BTreeSet<String> {
+        self.nodes(set).iter().map(|node| name(node)).collect()
     }
 
     /// Waits until a set has so many Nodes, which all take pods.
@@ -269,6 +290,43 @@ fn large_sets_behind_a_slow_webhook_hold_up_no_small_set() {
         is_as_quick(alone, users.scaled("small", 5).await);
         let most = users.most_calls();
         assert!(most <= MOST_WRITES, "{most} creations at once");
+    });
+}
+
+#[test]
+fn slow_changes_of_templates_hold_up_no_new_node() {
+    simulate(CHANGES_OF_TEMPLATES, Duration::from_secs(10), async |users| {
+        users.create_set("growing", 3);
+        users.settled("growing", 3).await;
+        let alone = users.scaled("growing", 5).await;
+        users.scaled("growing", 3).await;
+        users.change_template();
+        is_as_quick(alone, users.scaled("growing", 5).await);
+    });
+}
+
+#[test]
+fn no_node_is_created_for_a_rollout_that_was_called_off_during_slow_writes() {
+    simulate(CHANGES_OF_TEMPLATES, Duration::from_secs(10), async |users| {
+        users.create_set("pinned", 3);
+        users.settled("pinned", 3).await;
+        let revision = users.nodes("pinned")[0]["metadata"]["labels"][LABEL_REVISION].clone();
+        users.change_template();
+        users.patch(SMALL, &json!({"spec": {"capacity": {"cpu": "8"}}}));
+        sleep(Duration::from_secs(2)).await;
+        users.patch(&format!("{SETS}/pinned"), &json!({"spec": {"revision": revision}}));
+        let pinned = Instant::now();
+        let mut seen = users.names("pinned");
+        while pinned.elapsed() < Duration::from_mins(1) {
+            sleep(WAY).await;
+            let names = users.names("pinned");
+            if pinned.elapsed() > Duration::from_secs(1) {
+                let new: Vec<_> = names.difference(&seen).collect();
+                assert!(new.is_empty(), "{new:?} created {:?} after the set was pinned", pinned.elapsed());
+            }
+            seen = names;
+        }
+        assert_eq!(seen.len(), 3);
     });
 }
 

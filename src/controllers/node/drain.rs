@@ -24,6 +24,7 @@ use kube_node_planner::{
 
 use serde::de::IgnoredAny;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{NodeController, Result, observe::Observed};
 use crate::batch::Batch;
@@ -217,7 +218,7 @@ impl NodeController {
         let (mut pods, first) =
             (pods.to_vec(), next.map_or(0, |next| pods.partition_point(|pod| pod < next)));
         pods.rotate_left(first);
-        Batch::new(pods)
+        Batch::new(Instant::now(), pods)
     }
 
     /// Notes the refusals of a batch; those of the pods that are left stay. Returns true if pods are left.

@@ -2,8 +2,9 @@
 //!
 //! Input: observed state and plan. Output: [`Applied`], with a problem for everything that failed.
 //!
-//! Invariants: no step and no Node is skipped because another one failed. Writes are concurrent but bounded;
-//! one reconciliation starts at most a [`Batch`] of each kind, so that the next one, with newer state, comes soon.
+//! Invariants: no step and no Node is skipped because another one failed, and none waits for a slow one. Writes are
+//! concurrent but bounded; one reconciliation starts at most a [`Batch`] of each kind, so that the next one, with newer
+//! state, comes soon, and nothing is started that was decided long before.
 
 use std::{
     collections::HashSet,
@@ -27,6 +28,7 @@ use kube_node_planner::{
     template::{NodeChange, TemplateChanges},
 };
 use serde_json::{Value, json};
+use tokio::join;
 use tracing::info;
 
 use super::{
@@ -62,6 +64,16 @@ pub(super) struct Applied {
 }
 
 impl Applied {
+    /// Adds what came of another step.
+    pub(super) fn add(&mut self, step: Self) {
+        let Self { problems, more, failed, conflict, given_up } = step;
+        self.problems.extend(problems);
+        self.more |= more;
+        self.failed |= failed;
+        self.conflict |= conflict;
+        self.given_up = self.given_up.take().or(given_up);
+    }
+
     /// Records a failed call that the next reconciliation repeats. A conflict is no problem: the watch will
     /// show its cause.
     pub(super) fn failed(&mut self, reason: &'static str, error: &ApiError) {
@@ -80,25 +92,9 @@ impl Applied {
 
 impl NodeSetController {
     pub(super) async fn apply(&self, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
+        self.grant_drain_permits(observed, plan);
         let mut applied = Applied::default();
-        let metadata = &observed.set.metadata;
-        let finalizers = [
-            api::set_finalizer(&self.api, metadata, names::FINALIZER_NODES, true).await,
-            self.protect_class(&observed.set.spec.node_class_name).await,
-        ];
-        let failed = finalizers.iter().filter_map(|set| set.as_ref().err());
-        failed.for_each(|error| applied.failed("FinalizerNotSet", error));
-        self.change_owners(observed).await;
-        if let Err(error) = self.forget_victims(observed).await {
-            applied.failed("RecordNotWritten", &error);
-        }
         let unanswered = observed.blueprint.as_ref().is_err_and(|none| none.unanswered);
-        // Nodes are neither created nor changed by a template now. They may be again in a moment if the API server did not
-        // answer.
-        if !unanswered {
-            let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
-            applied.more |= self.propagate(observed, must_stay_off).await;
-        }
         if let Err(NoBlueprint { problem, retry, .. }) = &observed.blueprint {
             applied.problems.push(problem.clone());
             applied.failed |= retry;
@@ -106,12 +102,41 @@ impl NodeSetController {
                 self.failed_writes(&observed.name, |failures| failures.keep(Write::Create, |_| false));
             }
         }
-        self.grant_drain_permits(observed, plan);
-        // A set or a class without its finalizer could be deleted before its Nodes.
-        if finalizers.iter().all(Result::is_ok) {
-            self.create_missing(observed, plan, &mut applied).await;
+        let owners = owners_to_change(observed);
+        // Nodes are neither created nor changed by a template now. They may be again in a moment if the API server did not
+        // answer.
+        let templates = if unanswered { Vec::new() } else { templates_to_change(observed, plan) };
+        let kinds = [!owners.is_empty(), !templates.is_empty(), plan.create > 0, !plan.delete.is_empty()];
+        let at_once = self.writes_at_once(kinds.into_iter().filter(|has_writes| *has_writes).count());
+        let steps = join!(
+            self.create_protected(observed, plan, at_once),
+            self.forget_victims(observed),
+            self.patch_nodes(observed, Write::Adopt, "change the owner", owners, at_once),
+            self.patch_nodes(observed, Write::Update, "change the template", templates, at_once),
+            self.delete(observed, plan, at_once),
+        );
+        let (created, forgotten, adopted, changed, deleted) = steps;
+        if let Err(error) = forgotten {
+            applied.failed("RecordNotWritten", &error);
         }
-        self.delete(observed, plan, &mut applied).await;
+        applied.add(created);
+        applied.add(deleted);
+        applied.more |= adopted || changed || plan.more && applied.problems.is_empty();
+        applied
+    }
+
+    /// Creates missing Nodes once set and class have their finalizers: without them they could be deleted before the Nodes.
+    async fn create_protected(&self, observed: &Observed, plan: &SetPlan<'_>, at_once: usize) -> Applied {
+        let mut applied = Applied::default();
+        let finalizers = [
+            api::set_finalizer(&self.api, &observed.set.metadata, names::FINALIZER_NODES, true).await,
+            self.protect_class(&observed.set.spec.node_class_name).await,
+        ];
+        let failed = finalizers.iter().filter_map(|set| set.as_ref().err());
+        failed.for_each(|error| applied.failed("FinalizerNotSet", error));
+        if finalizers.iter().all(Result::is_ok) {
+            applied.add(self.create_missing(observed, plan, at_once).await);
+        }
         applied
     }
 
@@ -123,62 +148,17 @@ impl NodeSetController {
         api::set_finalizer(&self.class_api, &class.metadata, names::FINALIZER_IN_USE, true).await
     }
 
-    /// Removes the set's owner reference from the Nodes to release, and adds it to those to adopt.
-    async fn change_owners(&self, observed: &Observed) {
-        let own = observed.set.controller_owner_ref(&());
-        let owned_by = |node: &NodeView, owner: Option<OwnerReference>| {
-            let others = node.owners.iter().filter(|other| other.uid != observed.uid).cloned();
-            json!({ "metadata": { "ownerReferences": others.chain(owner).collect::<Vec<_>>() } })
-        };
-        let released = observed.to_release.iter().map(|node| (Arc::clone(node), owned_by(node, None)));
-        let adopted = observed.to_adopt.iter().map(|node| (Arc::clone(node), owned_by(node, own.clone())));
-        let patches: Vec<_> = released.chain(adopted).collect();
-        if !patches.is_empty() {
-            info!(count = patches.len(), "adopting and releasing Nodes by their label");
-        }
-        self.patch_nodes(&observed.name, Write::Adopt, "change the owner", patches).await;
-    }
-
-    /// Patches labels, annotations and taints of the templates onto Nodes that stay; during a rollout, with the
-    /// annotation that keeps cluster-autoscaler off. Records in the same write that a Node's startup taints are gone. Returns
-    /// true if more are left.
-    async fn propagate(&self, observed: &Observed, must_stay_off: bool) -> bool {
-        let template = observed.blueprint.as_ref().ok().map(|blueprint| &blueprint.template);
-        let marked = template.filter(|_| must_stay_off).map(autoscaling::marked);
-        let mut plain = template.map(TemplateChanges::new);
-        let mut marked = marked.as_ref().map(TemplateChanges::new);
-        let patch = |node: &Arc<NodeView>| {
-            let marked = marked.as_mut().filter(|_| !autoscaling::is_marked_by_others(node));
-            let change = marked.or(plain.as_mut()).and_then(|changes| changes.of(current_template(node)));
-            let taints = change.as_ref().and_then(|change| change.taints.as_ref()).unwrap_or(&node.taints);
-            let started = node.startup_record().filter(|record| is_initialized(Some(record), taints));
-            let started = started.map(|_| (names::ANNOTATION_STARTUP_TAINTS.to_owned(), None));
-            if change.is_none() && started.is_none() {
-                return None;
-            }
-            let NodeChange { labels, mut annotations, taints } = change.unwrap_or_default();
-            annotations.extend(started);
-            let mut patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
-            if let Some(taints) = taints {
-                patch["spec"] = json!({ "taints": taints });
-            }
-            Some((Arc::clone(node), patch))
-        };
-        let staying = observed.members.iter().filter(|node| node.deleted_at.is_none());
-        let patches = staying.filter_map(patch).collect();
-        self.patch_nodes(&observed.name, Write::Update, "change the template", patches).await
-    }
-
     /// Sends each patch to its Node: a batch of new ones, and some that failed before and whose back-off is
     /// over. Returns true if some are to be sent at once.
     async fn patch_nodes(
         &self,
-        set: &str,
+        observed: &Observed,
         write: Write,
         what: &str,
         changes: Vec<(Arc<NodeView>, Value)>,
+        at_once: usize,
     ) -> bool {
-        let now = environment::now();
+        let (set, now) = (&observed.name, environment::now());
         let (mut fresh, mut due) = (Vec::new(), Vec::new());
         self.failed_writes(set, |failures| {
             let wanted: HashSet<&str> = changes.iter().map(|(node, _)| &*node.name).collect();
@@ -195,9 +175,10 @@ impl NodeSetController {
         });
         let more = AtomicBool::new(fresh.len() > BATCH);
         let more = &more;
-        let mut batch = Batch::new(fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES)));
+        let patches = fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES));
+        let mut batch = Batch::new(observed.at, patches);
         stream::iter(&mut batch)
-            .for_each_concurrent(self.writes_at_once(), |(node, patch, intent)| async move {
+            .for_each_concurrent(at_once, |(node, patch, intent)| async move {
                 let result = api::patch(&self.node_api, &api::metadata(&node), patch, what).await;
                 if result.as_ref().is_err_and(ApiError::is_conflict) && self.await_change(&node) {
                     more.store(true, Ordering::Relaxed);
@@ -208,7 +189,7 @@ impl NodeSetController {
         more.load(Ordering::Relaxed) || batch.left().next().is_some()
     }
 
-    /// Grants the planned drain permits before the deletions are sent: the NodeController is quick.
+    /// Grants the planned drain permits. It comes before the deletions are sent: the NodeController is quick.
     fn grant_drain_permits(&self, observed: &Observed, plan: &SetPlan<'_>) {
         let names =
             plan.drain_permits.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
@@ -216,4 +197,51 @@ impl NodeSetController {
         let drain_permits = nodes.map(|node| (Arc::clone(&node.uid), Arc::clone(&node.name)));
         self.context.drain_permits.replace(&observed.name, drain_permits);
     }
+}
+
+/// Patches that remove the set's owner reference from the Nodes to release, and add it to those to adopt.
+fn owners_to_change(observed: &Observed) -> Vec<(Arc<NodeView>, Value)> {
+    let own = observed.set.controller_owner_ref(&());
+    let owned_by = |node: &NodeView, owner: Option<OwnerReference>| {
+        let others = node.owners.iter().filter(|other| other.uid != observed.uid).cloned();
+        json!({ "metadata": { "ownerReferences": others.chain(owner).collect::<Vec<_>>() } })
+    };
+    let released = observed.to_release.iter().map(|node| (Arc::clone(node), owned_by(node, None)));
+    let adopted = observed.to_adopt.iter().map(|node| (Arc::clone(node), owned_by(node, own.clone())));
+    let patches: Vec<_> = released.chain(adopted).collect();
+    if !patches.is_empty() {
+        info!(count = patches.len(), "adopting and releasing Nodes by their label");
+    }
+    patches
+}
+
+/// Patches of labels, annotations and taints of the templates for Nodes that stay; during a rollout, with the
+/// annotation that keeps cluster-autoscaler off. They record in the same write that a Node's startup taints are gone.
+fn templates_to_change(observed: &Observed, plan: &SetPlan<'_>) -> Vec<(Arc<NodeView>, Value)> {
+    let template = observed.blueprint.as_ref().ok().map(|blueprint| &blueprint.template);
+    let must_stay_off = autoscaling::must_stay_off(&observed.set, plan);
+    let marked = template.filter(|_| must_stay_off).map(autoscaling::marked);
+    let mut unmarked = template.map(TemplateChanges::new);
+    let mut marked = marked.as_ref().map(TemplateChanges::new);
+    let patch = |node: &Arc<NodeView>| {
+        let marked = marked.as_mut().filter(|_| !autoscaling::is_marked_by_others(node));
+        let change = marked.or(unmarked.as_mut()).and_then(|changes| changes.of(current_template(node)));
+        let taints = change.as_ref().and_then(|change| change.taints.as_ref()).unwrap_or(&node.taints);
+        let started = node.startup_record().filter(|record| is_initialized(Some(record), taints));
+        let started = started.map(|_| (names::ANNOTATION_STARTUP_TAINTS.to_owned(), None));
+        if change.is_none() && started.is_none() {
+            return None;
+        }
+        let NodeChange { labels, mut annotations, taints } = change.unwrap_or_default();
+        annotations.extend(started);
+        let mut patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+        if let Some(taints) = taints {
+            patch["spec"] = json!({ "taints": taints });
+        }
+        Some((Arc::clone(node), patch))
+    };
+    // A patch would change the state in which a Node is to be deleted.
+    let leaving: HashSet<&str> = plan.delete.iter().map(|deletion| deletion.name).collect();
+    let stays = |node: &&Arc<NodeView>| node.deleted_at.is_none() && !leaving.contains(&*node.name);
+    observed.members.iter().filter(stays).filter_map(patch).collect()
 }

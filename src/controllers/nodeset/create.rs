@@ -3,7 +3,7 @@
 //! Invariants: a name is chosen here and reused on a retry, so that a creation without a response happens
 //! once. A class never gets more Nodes than its limit, whichever of its sets are reconciled at the same time.
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::OptionFuture, stream};
 use http::Method;
 use kube::Resource;
 use kube_ext::{
@@ -19,6 +19,7 @@ use kube_node_planner::{
     set_planner::{Creation, SetPlan},
     set_wait::SetWait,
 };
+use tokio::{join, time::Instant};
 use tracing::{debug, info};
 
 use super::{
@@ -37,6 +38,8 @@ struct Part<'a> {
     count: usize,
     /// True if Nodes of this revision are missing.
     missing: bool,
+    /// Number of concurrent creations.
+    at_once: usize,
 }
 
 impl NodeSetController {
@@ -45,17 +48,16 @@ impl NodeSetController {
         &self,
         observed: &Observed,
         plan: &SetPlan<'_>,
-        applied: &mut Applied,
-    ) {
-        let Ok(newest) = &observed.blueprint else { return };
-        if !plan.ask_again {
-            self.confirm_creations(&observed.name, applied).await;
-        }
+        at_once: usize,
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let Ok(newest) = &observed.blueprint else { return applied };
         let working = observed.working_revision().map(|revision| Part {
             revision,
             creation: observed.working.creation,
             count: plan.create_current,
             missing: plan.missing_current > 0,
+            at_once: at_once.div_ceil(2),
         });
         let (of_working, missing) =
             if working.is_some() { (plan.create_current, plan.missing_current) } else { (0, 0) };
@@ -64,25 +66,27 @@ impl NodeSetController {
             creation: observed.newest.creation,
             count: plan.create - of_working,
             missing: plan.missing > missing,
+            at_once: if of_working > 0 { at_once.div_ceil(2) } else { at_once },
         };
         let revisions = [Some(newest.revision), working.as_ref().map(|part| part.revision)];
         self.failed_writes(&observed.name, |failures| {
             failures.keep(Write::Create, |revision| revisions.contains(&Some(revision)));
         });
-        for part in [Some(newest), working].into_iter().flatten() {
-            self.create_part(observed, plan, part, applied).await;
+        let confirmed = async {
+            if plan.ask_again { Applied::default() } else { self.confirm_creations(&observed.name).await }
+        };
+        let of_working = OptionFuture::from(working.map(|part| self.create_part(observed, plan, part)));
+        let (confirmed, newest, of_working) =
+            join!(confirmed, self.create_part(observed, plan, newest), of_working);
+        for step in [confirmed, newest, of_working.unwrap_or_default()] {
+            applied.add(step);
         }
-        applied.more |= plan.more && applied.problems.is_empty();
+        applied
     }
 
-    async fn create_part(
-        &self,
-        observed: &Observed,
-        plan: &SetPlan<'_>,
-        part: Part<'_>,
-        applied: &mut Applied,
-    ) {
-        let Ok(newest) = &observed.blueprint else { return };
+    async fn create_part(&self, observed: &Observed, plan: &SetPlan<'_>, part: Part<'_>) -> Applied {
+        let mut applied = Applied::default();
+        let Ok(newest) = &observed.blueprint else { return applied };
         let working = observed.working_revision();
         let is_of_part = |revision: &str| (Some(revision) == working) == (Some(part.revision) == working);
         let is_shown = |name: &str| observed.nodes().any(|node| *node.name == *name);
@@ -97,7 +101,7 @@ impl NodeSetController {
         let may_ask = plan.ask_again && !matches!(part.creation, Creation::Refused { .. });
         let unconfirmed = if may_ask { unconfirmed } else { Vec::new() };
         if unconfirmed.is_empty() && part.count == 0 {
-            return;
+            return applied;
         }
         let stored = match self.stored_blueprint(observed, newest, part.revision).await {
             Ok(stored) => stored,
@@ -105,16 +109,16 @@ impl NodeSetController {
             Err(error) => {
                 applied.problems.push(SetWait::of_set("RevisionNotRead", chain(&error)));
                 applied.failed = true;
-                return;
+                return applied;
             }
         };
         let blueprint = stored.as_ref().unwrap_or(newest);
         // A new Node is no candidate of cluster-autoscaler's for a moment either.
         let stays_off = autoscaling::must_stay_off(&observed.set, plan);
-        let names = self.reserve(observed, &part, applied);
-        for names in [unconfirmed, names] {
-            self.create(observed, (part.revision, blueprint), stays_off, names, applied).await;
-        }
+        let reserved = self.reserve(observed, &part, &mut applied);
+        let names = unconfirmed.into_iter().chain(reserved).collect();
+        self.create(observed, (&part, blueprint), stays_off, names, &mut applied).await;
+        applied
     }
 
     /// Blueprint of the revision that works; None if it is the newest one, or gone.
@@ -173,7 +177,7 @@ impl NodeSetController {
     async fn create(
         &self,
         observed: &Observed,
-        (revision, blueprint): (&str, &Blueprint),
+        (part, blueprint): (&Part<'_>, &Blueprint),
         stays_off: bool,
         names: Vec<String>,
         applied: &mut Applied,
@@ -187,7 +191,7 @@ impl NodeSetController {
         let template = marked.as_ref().unwrap_or(&blueprint.template);
         // Each creation counts the ones before it, which the watch shows later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
-        let mut batch = Batch::new((size + 1..).zip(names));
+        let mut batch = Batch::new(observed.at, (size + 1..).zip(names));
         let mut results = stream::iter(&mut batch)
             .map(|(size, (name, pod_cidr))| async move {
                 let blueprint = node_builder::Blueprint {
@@ -200,7 +204,7 @@ impl NodeSetController {
                 let result = self.create_one(observed, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
-            .buffer_unordered(self.writes_at_once());
+            .buffer_unordered(part.at_once);
         let is_repeated = |name: &str| observed.expectations.unconfirmed().any(|(before, _)| before == name);
         let (mut created, mut refused) = (false, None);
         while let Some((name, result)) = results.next().await {
@@ -226,6 +230,7 @@ impl NodeSetController {
                 self.expectations(&observed.name, |expectations| expectations.refused(&name));
             }
         }
+        let revision = part.revision;
         let (now, intent) = (environment::now(), blueprint.intent(revision));
         self.failed_writes(&observed.name, |failures| match refused {
             Some(failure) => failures.failed(Write::Create, revision, intent, failure, now),
@@ -296,11 +301,12 @@ impl NodeSetController {
     }
 
     /// Looks up creations with unknown result that will not be repeated.
-    pub(super) async fn confirm_creations(&self, set: &str, applied: &mut Applied) {
+    pub(super) async fn confirm_creations(&self, set: &str) -> Applied {
+        let mut applied = Applied::default();
         let unconfirmed: Vec<String> = self.expectations(set, |expectations| {
             expectations.unconfirmed().map(|(name, _)| name.to_owned()).collect()
         });
-        let mut batch = Batch::new(unconfirmed);
+        let mut batch = Batch::new(Instant::now(), unconfirmed);
         for name in &mut batch {
             match call(format!("read Node {name}"), self.node_api.get_metadata_opt(&name)).await {
                 Ok(Some(node)) => self.confirmed(set, &name, node.metadata.resource_version.as_deref()),
@@ -313,5 +319,6 @@ impl NodeSetController {
             }
         }
         applied.more |= batch.left().next().is_some();
+        applied
     }
 }

@@ -11,6 +11,7 @@ use kube_node_planner::{
     failed_writes::{self, Write},
     set_planner::SetPlan,
 };
+use tokio::time::Instant;
 use tracing::info;
 
 use super::{
@@ -32,7 +33,8 @@ impl Applied {
 
 impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
-    pub(super) async fn delete(&self, observed: &Observed, plan: &SetPlan<'_>, applied: &mut Applied) {
+    pub(super) async fn delete(&self, observed: &Observed, plan: &SetPlan<'_>, at_once: usize) -> Applied {
+        let mut applied = Applied::default();
         applied.more |= plan.delete.len() > BATCH;
         let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause));
         // The cache may be ahead of the plan by now: the version has to be that of the state that was decided on.
@@ -44,10 +46,10 @@ impl NodeSetController {
             .chain(planned)
             .filter_map(|(name, cause)| Some((Arc::clone(seen.get(name)?), cause)))
             .collect();
-        let mut batch = Batch::new(nodes);
+        let mut batch = Batch::new(observed.at, nodes);
         let mut results = stream::iter(&mut batch)
             .map(|(node, cause)| async move { (self.delete_one(&observed.name, &node).await, node, cause) })
-            .buffer_unordered(self.writes_at_once());
+            .buffer_unordered(at_once);
         while let Some((result, node, cause)) = results.next().await {
             // The watch shows what has changed the Node; something else, such as a webhook, may answer so too.
             let is_conflict = result.as_ref().is_err_and(ApiError::is_conflict);
@@ -68,12 +70,14 @@ impl NodeSetController {
         }
         drop(results);
         applied.more |= batch.left().next().is_some();
-        self.retry_refused(observed, plan, applied).await;
+        applied.add(self.retry_refused(observed, plan, at_once).await);
+        applied
     }
 
     /// Asks whether the deletions that were refused would be accepted by now. Only then does the plan count on them
     /// again: otherwise it would replace the Node, and give up the replacement, as often as its deletion is tried.
-    async fn retry_refused(&self, observed: &Observed, plan: &SetPlan<'_>, applied: &mut Applied) {
+    async fn retry_refused(&self, observed: &Observed, plan: &SetPlan<'_>, at_once: usize) -> Applied {
+        let mut applied = Applied::default();
         let is_wanted = |name: &str| {
             plan.retry_deletions.contains(&name)
                 || plan.delete.iter().any(|deletion| deletion.name == name)
@@ -87,10 +91,10 @@ impl NodeSetController {
         let refused = self.refused_deletions(&observed.name, observed.nodes());
         let is_due = |node: &&Arc<NodeView>| refused.get(&node.name).is_some_and(Duration::is_zero);
         let due: Vec<_> = observed.nodes().filter(is_due).take(BATCH).map(Arc::clone).collect();
-        let mut batch = Batch::new(due);
+        let mut batch = Batch::new(Instant::now(), due);
         let mut answers = stream::iter(&mut batch)
             .map(|node| async move { (api::delete(&self.node_api, &api::metadata(&node), true).await, node) })
-            .buffer_unordered(self.writes_at_once());
+            .buffer_unordered(at_once);
         while let Some((answer, node)) = answers.next().await {
             applied.more |= answer.is_ok();
             let intent = failed_writes::intent(&node.uid);
@@ -98,6 +102,7 @@ impl NodeSetController {
         }
         drop(answers);
         applied.more |= batch.left().next().is_some();
+        applied
     }
 
     /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next

@@ -8,11 +8,9 @@ use kube_ext::{environment, work_queue::Action};
 use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView};
 use kube_node_planner::failed_writes::{self, Write};
+use tokio::time::Instant;
 
-use super::{
-    NodeSetController, Result,
-    apply::{Applied, RETRY},
-};
+use super::{NodeSetController, Result, apply::RETRY};
 use crate::{api, batch::Batch};
 
 /// Finalizer with which the garbage collector removes owner references before it lets an owner go.
@@ -26,8 +24,7 @@ impl NodeSetController {
             return Ok(Action::AwaitChange);
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
-        let mut applied = Applied::default();
-        self.confirm_creations(set.name(), &mut applied).await;
+        let mut applied = self.confirm_creations(set.name()).await;
         // Read before the Nodes: a Node shown in between is counted twice, never zero times.
         let expectations = self.expectations(set.name(), |expectations| expectations.clone());
         let pending = expectations.pending_creations();
@@ -59,10 +56,10 @@ impl NodeSetController {
             let is_protected = node.has_finalizer(names::FINALIZER_MACHINE);
             is_protected && !is_leaving && !failed.contains(&*node.name)
         };
-        let mut batch = Batch::new(owned.clone().into_iter().filter(may_go));
+        let mut batch = Batch::new(Instant::now(), owned.clone().into_iter().filter(may_go));
         let mut results = stream::iter(&mut batch)
             .map(|node| async move { (self.delete_one(set.name(), &node).await, node) })
-            .buffer_unordered(self.writes_at_once());
+            .buffer_unordered(self.writes_at_once(1));
         while let Some((result, node)) = results.next().await {
             // The Node was seen in an older state, for example before the garbage collector orphaned it.
             let is_conflict = result.is_err_and(|error| error.is_conflict());

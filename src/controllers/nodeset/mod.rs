@@ -124,20 +124,35 @@ impl NodeSetController {
             return self.leave(&set).await;
         }
         let Ok(object) = &set.object else { return self.unreadable(&set).await };
+        let class = self.context.classes.get(&object.spec.node_class_name);
         let observed = self.observe(object).await;
+        // A revision may take long to store, and what has changed meanwhile counts.
+        if !self.is_current(&set, class.as_deref()) {
+            return Ok(Action::RequeueAfter(Duration::ZERO));
+        }
         let settings = desired::Settings::of(object, environment::now());
         let desired = desired::state(&settings, &observed);
         let members = self.members(&observed, desired.rules.unhealthy_conditions);
         let mut plan = set_planner::decide(&desired, &members, observed.unseen().count(), environment::now());
         settings.report(&mut plan);
-        let mut applied = self.apply(&observed, &plan).await;
+        let mut applied = Box::pin(self.apply(&observed, &plan)).await;
         applied.problems.extend(settings.problems.clone());
         self.write_status(&set, &observed, &settings, &members, &plan, applied).await
     }
 
-    /// Concurrent writes of one set now. The sets that are reconciled have equal shares, and one share is left for the next.
-    fn writes_at_once(&self) -> usize {
-        (WRITES / (self.running.load(Ordering::Relaxed) + 1)).clamp(1, WRITES_OF_SET)
+    /// Returns true if the caches show set and class in no newer state.
+    fn is_current(&self, set: &CachedNodeSet, class: Option<&CachedNodeClass>) -> bool {
+        let set_now = self.context.sets.get(set.name());
+        let class_now = set.index_key().and_then(|class| self.context.classes.get(class));
+        set_now.is_some_and(|now| input(&now.metadata) == input(&set.metadata))
+            && class_now.as_ref().map(|now| input(&now.metadata)) == class.map(|class| input(&class.metadata))
+    }
+
+    /// Concurrent writes of each of so many kinds by one set now. The sets that are reconciled have equal shares, and one
+    /// share is left for the next.
+    fn writes_at_once(&self, kinds: usize) -> usize {
+        let share = (WRITES / (self.running.load(Ordering::Relaxed) + 1)).min(WRITES_OF_SET);
+        (share / kinds.max(1)).max(1)
     }
 
     /// Drops the pod CIDRs promised to Nodes that will not come. Enqueues all sets if a Node that found no
@@ -251,16 +266,16 @@ impl EventHandler<NodeView> for NodeSetController {
     }
 }
 
-/// The metadata of a set that a reconciliation depends on.
-fn input(set: &CachedNodeSet) -> impl PartialEq {
-    let ObjectMeta { uid, generation, annotations, finalizers, deletion_timestamp, .. } = &set.metadata;
+/// The metadata of a set or a class that a reconciliation depends on.
+fn input(metadata: &ObjectMeta) -> impl PartialEq {
+    let ObjectMeta { uid, generation, annotations, finalizers, deletion_timestamp, .. } = metadata;
     (uid, generation, annotations, finalizers, deletion_timestamp)
 }
 
 impl EventHandler<CachedNodeSet> for NodeSetController {
     fn on_change(&self, old: Option<&Arc<CachedNodeSet>>, new: Option<&Arc<CachedNodeSet>>) {
         if let (Some(old), Some(new)) = (old, new)
-            && input(old) == input(new)
+            && input(&old.metadata) == input(&new.metadata)
             && !self.status_was_overwritten(new)
         {
             return;

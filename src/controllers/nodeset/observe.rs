@@ -26,6 +26,7 @@ use kube_node_planner::{
     template::DesiredTemplate,
     wait::NodeWait,
 };
+use tokio::time::Instant;
 
 use super::NodeSetController;
 use crate::revisions::{self, RevisionsError};
@@ -57,6 +58,8 @@ pub(super) struct Observed {
     pub(super) newest: CreationLimits,
     /// Limits for new Nodes of [`Self::working_revision`].
     pub(super) working: CreationLimits,
+    /// Time of the observation.
+    pub(super) at: Instant,
 }
 
 impl Observed {
@@ -124,6 +127,7 @@ impl NodeSetController {
             victims: autoscaling::victims(set.metadata.annotations.as_ref()),
             newest: CreationLimits::default(),
             working: CreationLimits::default(),
+            at: Instant::now(),
             class_room: self.class_room(&set.spec.node_class_name, made.and_then(|made| made.limit)),
             class_generation: class.and_then(|own| own.metadata.generation),
             blueprint,

@@ -245,6 +245,20 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
+        // A set is pinned to the revision of its Nodes while a webhook takes seconds for each change of their template.
+        Scenario::new(
+            "late-templates",
+            people(vec![
+                (1, scale(4)),
+                (20, Action::Act(Act::DelayWrites(0, 60))),
+                (20, Action::Act(Act::DelayWrites(1, 60))),
+                (20, Action::Act(Act::DelayWrites(2, 60))),
+                (20, Action::Act(Act::DelayWrites(3, 60))),
+                (21, Action::Roll(7)),
+                // The first revision is that of another class.
+                (22, Action::Act(Act::Pin(1, 60))),
+            ]),
+        ),
         // Another program writes over the status of a pod: its kubelet repairs that in turn, and not at once.
         Scenario::new(
             "contested-pod",
