@@ -112,8 +112,8 @@ impl NodeClassController {
             // The event of this patch enqueues the next reconciliation.
             return Ok(Action::AwaitChange);
         }
-        let users = self.users(name);
         let credentials = self.protect_credentials(&class).await?;
+        let users = self.users(name);
         let check_in = credentials.as_ref().map(|_| CHECK_INTERVAL);
         self.write_status(&class, &users, credentials).await?;
         let tidy_in = self.tidy_revisions(&class).await?;
