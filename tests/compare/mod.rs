@@ -188,6 +188,7 @@ async fn facts_of_pods(
             names: vec![(uid.to_owned(), "UID"), (name.clone(), "POD"), (node.name_any(), "NODE")],
             addresses: addresses.get(&place.system).cloned().unwrap_or_default(),
             events: &events.remove(&name).unwrap_or_default(),
+            is_kubelet: place.system == System::Kubelet,
         };
         all.insert((scenario.name, place.system), facts::of_pod(scenario, &story, *outcome, &known));
     }

@@ -112,7 +112,7 @@ fn main() -> ExitCode {
         blocking refusals::images_of_programs_that_would_not_run_are_refused,
         blocking compare::differences::tests::what_is_missing_and_what_is_extra_is_one_place,
         blocking compare::differences::tests::a_step_that_a_slow_kubelet_left_out_is_no_difference_and_one_that_is_missing_is,
-        blocking compare::facts::tests::a_pod_that_succeeds_in_the_end_has_not_failed,
+        blocking compare::facts::tests::a_pod_of_a_kubelet_that_succeeds_in_the_end_has_not_failed,
         blocking compare::facts::tests::what_passes_by_is_told_from_what_stays,
         blocking compare::page::tests::a_table_is_read_as_it_was_written_and_reasons_are_kept,
         blocking compare::page::tests::what_is_not_listed_and_what_is_stale_is_told,

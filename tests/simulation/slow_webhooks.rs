@@ -307,7 +307,19 @@ fn slow_changes_of_templates_hold_up_no_new_node() {
 
 #[test]
 fn no_node_is_created_for_a_rollout_that_was_called_off_during_slow_writes() {
-    simulate(CHANGES_OF_TEMPLATES, Duration::from_secs(10), async |users| {
+    called_off_rollout_creates_nothing(CHANGES_OF_TEMPLATES);
+}
+
+#[test]
+fn no_node_is_created_for_a_rollout_that_was_called_off_while_its_revision_was_stored() {
+    called_off_rollout_creates_nothing(|_, path, body| {
+        path.ends_with("/controllerrevisions") && body.windows(9).any(|text| text == br#""cpu":"8""#)
+    });
+}
+
+/// Rolls a class while these requests are slow, and pins its set to the revision of its Nodes before they are answered.
+fn called_off_rollout_creates_nothing(is_slow: IsSlow) {
+    simulate(is_slow, Duration::from_secs(10), async |users| {
         users.create_set("pinned", 3);
         users.settled("pinned", 3).await;
         let revision = users.nodes("pinned")[0]["metadata"]["labels"][LABEL_REVISION].clone();
@@ -327,6 +339,7 @@ fn no_node_is_created_for_a_rollout_that_was_called_off_during_slow_writes() {
             seen = names;
         }
         assert_eq!(seen.len(), 3);
+        assert!(users.most_calls() > 0, "the webhook is called");
     });
 }
 

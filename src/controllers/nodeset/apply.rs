@@ -106,7 +106,13 @@ impl NodeSetController {
         // Nodes are neither created nor changed by a template now. They may be again in a moment if the API server did not
         // answer.
         let templates = if unanswered { Vec::new() } else { templates_to_change(observed, plan) };
-        let kinds = [!owners.is_empty(), !templates.is_empty(), plan.create > 0, !plan.delete.is_empty()];
+        let kinds = [
+            !owners.is_empty(),
+            !templates.is_empty(),
+            plan.create > plan.create_current,
+            plan.create_current > 0,
+            !plan.delete.is_empty(),
+        ];
         let at_once = self.writes_at_once(kinds.into_iter().filter(|has_writes| *has_writes).count());
         let steps = join!(
             self.create_protected(observed, plan, at_once),
@@ -116,10 +122,10 @@ impl NodeSetController {
             self.delete(observed, plan, at_once),
         );
         let (created, forgotten, adopted, changed, deleted) = steps;
+        applied.add(created);
         if let Err(error) = forgotten {
             applied.failed("RecordNotWritten", &error);
         }
-        applied.add(created);
         applied.add(deleted);
         applied.more |= adopted || changed || plan.more && applied.problems.is_empty();
         applied

@@ -38,8 +38,6 @@ struct Part<'a> {
     count: usize,
     /// True if Nodes of this revision are missing.
     missing: bool,
-    /// Number of concurrent creations.
-    at_once: usize,
 }
 
 impl NodeSetController {
@@ -57,7 +55,6 @@ impl NodeSetController {
             creation: observed.working.creation,
             count: plan.create_current,
             missing: plan.missing_current > 0,
-            at_once: at_once.div_ceil(2),
         });
         let (of_working, missing) =
             if working.is_some() { (plan.create_current, plan.missing_current) } else { (0, 0) };
@@ -66,7 +63,6 @@ impl NodeSetController {
             creation: observed.newest.creation,
             count: plan.create - of_working,
             missing: plan.missing > missing,
-            at_once: if of_working > 0 { at_once.div_ceil(2) } else { at_once },
         };
         let revisions = [Some(newest.revision), working.as_ref().map(|part| part.revision)];
         self.failed_writes(&observed.name, |failures| {
@@ -75,16 +71,22 @@ impl NodeSetController {
         let confirmed = async {
             if plan.ask_again { Applied::default() } else { self.confirm_creations(&observed.name).await }
         };
-        let of_working = OptionFuture::from(working.map(|part| self.create_part(observed, plan, part)));
-        let (confirmed, newest, of_working) =
-            join!(confirmed, self.create_part(observed, plan, newest), of_working);
+        let create = |part| self.create_part(observed, plan, part, at_once);
+        let of_working = OptionFuture::from(working.map(create));
+        let (confirmed, newest, of_working) = join!(confirmed, create(newest), of_working);
         for step in [confirmed, newest, of_working.unwrap_or_default()] {
             applied.add(step);
         }
         applied
     }
 
-    async fn create_part(&self, observed: &Observed, plan: &SetPlan<'_>, part: Part<'_>) -> Applied {
+    async fn create_part(
+        &self,
+        observed: &Observed,
+        plan: &SetPlan<'_>,
+        part: Part<'_>,
+        at_once: usize,
+    ) -> Applied {
         let mut applied = Applied::default();
         let Ok(newest) = &observed.blueprint else { return applied };
         let working = observed.working_revision();
@@ -116,8 +118,11 @@ impl NodeSetController {
         // A new Node is no candidate of cluster-autoscaler's for a moment either.
         let stays_off = autoscaling::must_stay_off(&observed.set, plan);
         let reserved = self.reserve(observed, &part, &mut applied);
-        let names = unconfirmed.into_iter().chain(reserved).collect();
-        self.create(observed, (&part, blueprint), stays_off, names, &mut applied).await;
+        let names: Vec<String> = unconfirmed.into_iter().chain(reserved).collect();
+        if !names.is_empty() {
+            let creations = (names, at_once);
+            self.create(observed, (part.revision, blueprint), stays_off, creations, &mut applied).await;
+        }
         applied
     }
 
@@ -173,18 +178,15 @@ impl NodeSetController {
         names
     }
 
-    /// Creates Nodes. Failures are recorded by the revision that was planned; the blueprint is of another one if that is gone.
+    /// Creates Nodes of these names, so many at once. Failures are recorded by the revision that was planned; the blueprint is of another one if that is gone.
     async fn create(
         &self,
         observed: &Observed,
-        (part, blueprint): (&Part<'_>, &Blueprint),
+        (revision, blueprint): (&str, &Blueprint),
         stays_off: bool,
-        names: Vec<String>,
+        (names, at_once): (Vec<String>, usize),
         applied: &mut Applied,
     ) {
-        if names.is_empty() {
-            return;
-        }
         debug!(count = names.len(), "creating Nodes");
         let names = self.with_pod_cidrs(observed, names, applied);
         let marked = stays_off.then(|| autoscaling::marked(&blueprint.template));
@@ -204,7 +206,7 @@ impl NodeSetController {
                 let result = self.create_one(observed, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
-            .buffer_unordered(part.at_once);
+            .buffer_unordered(at_once);
         let is_repeated = |name: &str| observed.expectations.unconfirmed().any(|(before, _)| before == name);
         let (mut created, mut refused) = (false, None);
         while let Some((name, result)) = results.next().await {
@@ -230,7 +232,6 @@ impl NodeSetController {
                 self.expectations(&observed.name, |expectations| expectations.refused(&name));
             }
         }
-        let revision = part.revision;
         let (now, intent) = (environment::now(), blueprint.intent(revision));
         self.failed_writes(&observed.name, |failures| match refused {
             Some(failure) => failures.failed(Write::Create, revision, intent, failure, now),
