@@ -14,7 +14,8 @@ use serde_json::json;
 
 use crate::CLUSTER;
 use kube_node_testing::{
-    LONG, create, delete, eventually, git_version, is_ready, phase, real_node::daemons, taints,
+    LONG, create, delete, eventually, git_version, is_ready, lasting_taints, phase, real_node::daemons,
+    taints,
 };
 
 /// A pod of the node itself: the hollow ones of other tests take pods too, and run nothing. It may have to wait for the
@@ -57,7 +58,7 @@ pub async fn the_node_is_ready_and_open_to_all() {
     let nodes: Api<Node> = Api::all(CLUSTER.client().await);
     let node = nodes.get("real-node").await.unwrap();
     assert!(is_ready(&node));
-    assert!(taints(&node).is_empty(), "{:?}", taints(&node));
+    assert!(lasting_taints(&node).is_empty(), "{:?}", taints(&node));
     let info = node.status.unwrap().node_info.unwrap();
     assert!(info.container_runtime_version.starts_with("containerd://"), "{info:?}");
     assert_eq!(info.kubelet_version, git_version());

@@ -108,10 +108,16 @@ impl ScalingChecks {
         self.needed = needed;
         let nodes = nodes(server);
         let drained = nodes.iter().filter(|node| is_drained(node)).count();
+        // A rollout of before makes its surge again for each of its Nodes that is named, as one of later does.
+        let is_replaced = |node: &&Arc<Value>| {
+            let created = self.created.get(&name(node)).map(|(at, _)| *at);
+            created.zip(self.class_changed).is_some_and(|(created, changed)| created < changed)
+        };
+        let replaced = nodes.iter().filter(is_replaced).count();
         let sets = server.objects("kube-node.io", "nodesets");
         let replicas = sets.iter().find(|set| name(set) == SET).map_or(0, |set| replicas(set));
         let size = nodes.len().max(usize::try_from(replicas).unwrap_or(0));
-        self.deletable = size.saturating_sub(usize::try_from(needed).unwrap_or(0)) + drained + 2;
+        self.deletable = size.saturating_sub(usize::try_from(needed).unwrap_or(0)) + drained + replaced + 2;
     }
 
     /// A deletion has been accepted. For one need, none of them brings another Node that is not needed either.

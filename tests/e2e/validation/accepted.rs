@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::verdict;
 use crate::CLUSTER;
-use kube_node_testing::{LONG, class_spec, create, delete, eventually, is_ready};
+use kube_node_testing::{LONG, class_spec, create, delete, eventually, is_ready, lasting_taints};
 
 /// Objects at the edge of what is allowed: names of class and set, changes of their specs, and what the Node must show.
 fn odd_objects() -> Vec<(String, String, Value, Value, Value)> {
@@ -116,8 +116,8 @@ async fn what_is_odd_but_valid_becomes_a_node() {
         })
         .await;
         if set == "odd-template" {
-            let taints = node.spec.unwrap().taints.unwrap();
-            let count = |effect: &str| taints.iter().filter(|taint| taint.effect == effect).count();
+            let taints = lasting_taints(&node);
+            let count = |effect: &str| taints.iter().filter(|(_, own)| own == effect).count();
             assert_eq!(
                 (count("NoExecute"), count("NoSchedule"), count("PreferNoSchedule")),
                 (1, 2, 1),

@@ -9,7 +9,7 @@ use kube_node_api::{NodeClass, NodeSet, crds, names::FINALIZER_IN_USE};
 use serde_json::{Value, json};
 
 use kube_node_testing::{
-    Fixture, LONG, TemporaryCluster, class_spec, create, delete, eventually, test_target,
+    Fixture, LONG, TemporaryCluster, class_spec, create, delete, eventually, lasting_taints, test_target,
 };
 
 /// Replaces the versions of both kinds.
@@ -60,8 +60,8 @@ async fn what_was_stored_before_the_rules_is_served_and_goes() {
     .await;
     own.create_set(1, json!({})).await;
     let nodes = own.settled(1).await;
-    let taints = nodes[0].spec.clone().unwrap_or_default().taints.unwrap_or_default();
-    assert_eq!(taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(), ["own"]);
+    let taints = lasting_taints(&nodes[0]);
+    assert_eq!(taints.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["own"]);
     let says = async |name: &str, condition: &str| {
         let conditions = classes.get_opt(name).await.unwrap()?.status?.conditions;
         conditions.into_iter().find(|c| c.type_ == condition && c.status == "False").map(|c| c.message)
