@@ -33,7 +33,7 @@ mod workload;
 pub use audit::POLICY as AUDIT_POLICY;
 pub use cluster::{TemporaryCluster, TestCluster, TestTarget};
 pub use fixture::{Fixture, ROLLED, class_spec};
-pub use objects::{condition, create, delete, is_ready, lasting_taints, name, phase, summary, taints};
+pub use objects::{condition, create, delete, is_ready, name, phase, summary, taints};
 pub use ports::free_port;
 pub use release::{git_version, kubemark_image, release};
 pub use wait::{Check, LONG, always, eventually};

@@ -72,12 +72,6 @@ pub fn taints(node: &Node) -> Vec<(String, String)> {
     taints.into_iter().map(|taint| (taint.key, taint.effect)).collect()
 }
 
-/// [`taints`] without those of kube-controller-manager, which takes its own off only some seconds after a Node has become
-/// Ready.
-pub fn lasting_taints(node: &Node) -> Vec<(String, String)> {
-    taints(node).into_iter().filter(|(key, _)| !key.starts_with("node.kubernetes.io/")).collect()
-}
-
 /// The phase of a pod, empty where it has none.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()

@@ -14,8 +14,7 @@ use serde_json::json;
 
 use crate::CLUSTER;
 use kube_node_testing::{
-    LONG, create, delete, eventually, git_version, is_ready, lasting_taints, phase, real_node::daemons,
-    taints,
+    LONG, create, delete, eventually, git_version, is_ready, phase, real_node::daemons, summary, taints,
 };
 
 /// A pod of the node itself: the hollow ones of other tests take pods too, and run nothing. It may have to wait for the
@@ -56,9 +55,12 @@ pub fn ctr(args: &[&str]) -> String {
 pub async fn the_node_is_ready_and_open_to_all() {
     let _node = crate::NODE.read().await;
     let nodes: Api<Node> = Api::all(CLUSTER.client().await);
-    let node = nodes.get("real-node").await.unwrap();
-    assert!(is_ready(&node));
-    assert!(lasting_taints(&node).is_empty(), "{:?}", taints(&node));
+    // kube-controller-manager takes `not-ready` off some seconds after the node is Ready.
+    let node = eventually("the node is Ready and has no taint", LONG, async || {
+        let node = nodes.get("real-node").await.unwrap();
+        if is_ready(&node) && taints(&node).is_empty() { Ok(node) } else { Err(summary(&node)) }
+    })
+    .await;
     let info = node.status.unwrap().node_info.unwrap();
     assert!(info.container_runtime_version.starts_with("containerd://"), "{info:?}");
     assert_eq!(info.kubelet_version, git_version());

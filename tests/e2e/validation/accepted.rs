@@ -19,7 +19,9 @@ use serde_json::{Map, Value, json};
 
 use super::verdict;
 use crate::CLUSTER;
-use kube_node_testing::{LONG, class_spec, create, delete, eventually, is_ready, lasting_taints};
+use kube_node_testing::{
+    LONG, class_spec, create, delete, eventually, is_ready, summary, taints as taints_of,
+};
 
 /// Objects at the edge of what is allowed: names of class and set, changes of their specs, and what the Node must show.
 fn odd_objects() -> Vec<(String, String, Value, Value, Value)> {
@@ -88,10 +90,20 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// Returns true while the Node has a taint of its start, which it may keep for a moment after it is Ready.
-fn is_uninitialized(node: &Node) -> bool {
-    let taints = node.spec.iter().filter_map(|spec| spec.taints.as_ref()).flatten();
-    taints.into_iter().any(|taint| taint.key == "kube-node.io/uninitialized")
+/// Number of taints of each effect that a Node of `odd-template` keeps.
+const ODD_TAINTS: [(&str, usize); 3] = [("NoExecute", 1), ("NoSchedule", 2), ("PreferNoSchedule", 1)];
+
+/// Returns true if the Node has the taints that it keeps, and no other one. Those of its start, and kube-controller-manager's
+/// `not-ready`, stay for some seconds after it is Ready.
+fn has_its_taints(set: &str, node: &Node) -> bool {
+    let all = taints_of(node);
+    let count = |effect: &str| all.iter().filter(|(_, own)| own == effect).count();
+    match set {
+        "odd-template" => {
+            all.len() == 4 && ODD_TAINTS.iter().all(|(effect, number)| count(effect) == *number)
+        }
+        _ => all.is_empty(),
+    }
 }
 
 #[tokio::test]
@@ -109,21 +121,13 @@ async fn what_is_odd_but_valid_becomes_a_node() {
     }
     for (_, set, .., shown) in odd_objects() {
         let selector = ListParams::default().labels(&format!("kube-node.io/nodeset={set}"));
-        let node = eventually(&format!("an initialized node of {set} that shows all"), LONG, async || {
-            let node = nodes.list(&selector).await.unwrap().items.pop()?;
+        eventually(&format!("a node of {set} that shows all"), LONG, async || {
+            let node = nodes.list(&selector).await.unwrap().items.pop().ok_or("no node")?;
             let shows = contains(&serde_json::to_value(&node).unwrap(), &shown);
-            (is_ready(&node) && !is_uninitialized(&node) && shows).then_some(node)
+            let is_done = is_ready(&node) && has_its_taints(&set, &node) && shows;
+            if is_done { Ok(()) } else { Err(format!("{}, shows all: {shows}", summary(&node))) }
         })
         .await;
-        if set == "odd-template" {
-            let taints = lasting_taints(&node);
-            let count = |effect: &str| taints.iter().filter(|(_, own)| own == effect).count();
-            assert_eq!(
-                (count("NoExecute"), count("NoSchedule"), count("PreferNoSchedule")),
-                (1, 2, 1),
-                "{taints:?}"
-            );
-        }
     }
     for (class, set, ..) in odd_objects() {
         delete(&sets, &set, PropagationPolicy::Background).await;

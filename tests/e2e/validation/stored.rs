@@ -9,7 +9,7 @@ use kube_node_api::{NodeClass, NodeSet, crds, names::FINALIZER_IN_USE};
 use serde_json::{Value, json};
 
 use kube_node_testing::{
-    Fixture, LONG, TemporaryCluster, class_spec, create, delete, eventually, lasting_taints, test_target,
+    Fixture, LONG, TemporaryCluster, class_spec, create, delete, eventually, name, taints, test_target,
 };
 
 /// Replaces the versions of both kinds.
@@ -60,8 +60,11 @@ async fn what_was_stored_before_the_rules_is_served_and_goes() {
     .await;
     own.create_set(1, json!({})).await;
     let nodes = own.settled(1).await;
-    let taints = lasting_taints(&nodes[0]);
-    assert_eq!(taints.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["own"]);
+    eventually("kube-controller-manager takes its taint off, and one stays", LONG, async || {
+        let all = taints(&own.nodes.get(&name(&nodes[0])).await.unwrap());
+        if all.iter().map(|(key, _)| key.as_str()).eq(["own"]) { Ok(()) } else { Err(all) }
+    })
+    .await;
     let says = async |name: &str, condition: &str| {
         let conditions = classes.get_opt(name).await.unwrap()?.status?.conditions;
         conditions.into_iter().find(|c| c.type_ == condition && c.status == "False").map(|c| c.message)
