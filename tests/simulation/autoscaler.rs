@@ -69,7 +69,7 @@ pub struct ClusterAutoscaler {
 }
 
 /// Returns true if a Node says that it is to stay.
-fn is_kept(node: &Value) -> bool {
+pub fn is_kept(node: &Value) -> bool {
     let annotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
     !node["metadata"]["annotations"][annotation].is_null()
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    autoscaler::SET,
+    autoscaler::{SET, is_kept},
     objects::{is_ready, name, set_of, taints},
     sent::Sent,
 };
@@ -108,10 +108,13 @@ impl ScalingChecks {
         self.needed = needed;
         let nodes = nodes(server);
         let drained = nodes.iter().filter(|node| is_drained(node)).count();
-        // A rollout of before makes its surge again for each of its Nodes that is named, as one of later does.
+        // A rollout that is still to begin makes its surge again for each of its Nodes that is named, as one of later does.
+        // Nodes of a rollout that has begun are chosen no more.
         let is_replaced = |node: &&Arc<Value>| {
             let created = self.created.get(&name(node)).map(|(at, _)| *at);
-            created.zip(self.class_changed).is_some_and(|(created, changed)| created < changed)
+            let is_older =
+                created.zip(self.class_changed).is_some_and(|(created, changed)| created < changed);
+            is_older && !is_kept(node)
         };
         let replaced = nodes.iter().filter(is_replaced).count();
         let sets = server.objects("kube-node.io", "nodesets");
