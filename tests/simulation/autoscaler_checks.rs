@@ -108,12 +108,13 @@ impl ScalingChecks {
         self.needed = needed;
         let nodes = nodes(server);
         let drained = nodes.iter().filter(|node| is_drained(node)).count();
-        // A rollout that is still to begin makes its surge again for each of its Nodes that is named, as one of later does.
+        // A rollout of just before, which is still to begin, makes its surge again for each of its Nodes that is named, as one
+        // of later does.
         // Nodes of a rollout that has begun are chosen no more.
         let is_replaced = |node: &&Arc<Value>| {
             let created = self.created.get(&name(node)).map(|(at, _)| *at);
-            let is_older =
-                created.zip(self.class_changed).is_some_and(|(created, changed)| created < changed);
+            let changed = self.class_changed.filter(|changed| changed.elapsed() < RECENT);
+            let is_older = created.zip(changed).is_some_and(|(created, changed)| created < changed);
             is_older && !is_kept(node)
         };
         let replaced = nodes.iter().filter(is_replaced).count();
