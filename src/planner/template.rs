@@ -4,7 +4,10 @@
 //! leaves the template leaves the Node; keys of others stay. Server-side apply would keep this record in
 //! managedFields, at twice the cost of every later write, and cannot share the list of taints.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+};
 
 use k8s_openapi::api::core::v1::Taint;
 use kube_node_api::{NodeTemplate, label_map::LabelMap, names::ANNOTATION_APPLIED, taints};
@@ -193,10 +196,29 @@ pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
     lasting.chain(startup).map(|taint| taint.key.as_str()).collect()
 }
 
+/// Startup taints that hold up a Node: those of its templates, or, while these are not known, those that the Node was created
+/// with. A Node does not become available because its class cannot be read, or because its set names a revision that is not there.
+pub fn startup_taints<'a>(templates: Option<&'a [Taint]>, annotations: &LabelMap) -> Cow<'a, [Taint]> {
+    if let Some(known) = templates {
+        return Cow::Borrowed(known);
+    }
+    let recorded = record(annotations).startup_taints;
+    let taint = |id: &String| {
+        let (key, effect) = id.rsplit_once(':')?;
+        Some(Taint { key: key.to_owned(), effect: effect.to_owned(), ..Taint::default() })
+    };
+    recorded.iter().filter_map(taint).collect()
+}
+
+/// Record of a Node. An unreadable one counts as empty.
+fn record(annotations: &LabelMap) -> Applied {
+    let text = annotations.get(ANNOTATION_APPLIED);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
 /// Returns true if a Node has the annotation and no template set it.
 pub fn is_foreign_annotation(annotations: &LabelMap, key: &str) -> bool {
-    let applied = || -> Option<Applied> { serde_json::from_str(annotations.get(ANNOTATION_APPLIED)?).ok() };
-    annotations.contains_key(key) && !applied().unwrap_or_default().annotations.contains(key)
+    annotations.contains_key(key) && !record(annotations).annotations.contains(key)
 }
 
 /// Keys to set and to remove; unrecorded keys are not removed.
@@ -331,6 +353,21 @@ mod tests {
         assert_eq!(node.labels, labels(&[("user", "x")]));
         assert_eq!(node.taints, [taint("user", "x")]);
         assert!(node.annotations.is_empty(), "{:?}", node.annotations);
+    }
+
+    #[test]
+    fn a_node_is_held_up_by_its_recorded_startup_taints_while_no_template_is_known() {
+        let startup = vec![taint("cni", ""), taint("example.com/agent", "")];
+        let desired = DesiredTemplate { startup_taints: startup, ..DesiredTemplate::default() };
+        let record = desired.record().unwrap();
+        let keys = |templates: Option<&[Taint]>, record: &str| -> Vec<String> {
+            let annotations: LabelMap = labels(&[(ANNOTATION_APPLIED, record)]).into_iter().collect();
+            let taints = startup_taints(templates, &annotations);
+            taints.iter().map(id).collect()
+        };
+        assert_eq!(keys(None, &record), ["cni:NoSchedule", "example.com/agent:NoSchedule"]);
+        assert_eq!(keys(Some(&[]), &record), [""; 0], "the templates have lost them");
+        assert_eq!(keys(None, "{"), [""; 0]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
 const SAMPLE: usize = 499;
 /// Seeds that showed a fault of the operator once, and the fault.
-const REGRESSIONS: [(u64, &str); 40] = [
+const REGRESSIONS: [(u64, &str); 41] = [
     (86, "a status without an answer was forgotten, so that the rollout's clock began anew"),
     (102, "a Node was deleted in a newer state than the one that was decided on"),
     (168, "a Node whose machine's clock was slow never counted as initialized"),
@@ -123,7 +123,14 @@ const REGRESSIONS: [(u64, &str); 40] = [
         "two reasons of a drain, each reported until the other one, let a refused deletion be tried as fast as it could be",
     ),
     (10769, "a Node was created seconds after its set had been pinned, since a write before it was slow"),
+    (9898, "deletions of Nodes of a former set counted for the set of that name (a flaw of the check)"),
 ];
+
+/// The same of schedules with people, which those above do not have.
+const REGRESSIONS_WITH_PEOPLE: [(u64, &str); 1] = [(
+    13807,
+    "a Node with a startup taint counted as available while the set named a revision that was not there",
+)];
 
 /// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the
 /// command that repeats it.
@@ -228,7 +235,8 @@ fn no_schedule_violates_an_invariant_and_each_settles() {
     };
     let (begun, count, requests) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
     let again = |(seed, fault)| Some(format!("{}\nwhen it failed first, {fault}", run_seed(seed).err()?));
-    let mut failure = REGRESSIONS.into_iter().filter(|_| is_usual).find_map(again);
+    let mut failure =
+        REGRESSIONS.into_iter().chain(REGRESSIONS_WITH_PEOPLE).filter(|_| is_usual).find_map(again);
     let ends = |seed| is_usual && seed >= USUAL.1 && begun.elapsed() > USUAL.0;
     if failure.is_none() {
         let failed = seeds::first_failure_until(wanted, ends, |seed| {

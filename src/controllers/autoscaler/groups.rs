@@ -26,7 +26,7 @@ use kube_node_planner::{
     failed_writes::Write,
     revision::ResolvedMachine,
     set_wait::FINALIZER_MISSING,
-    template::DesiredTemplate,
+    template::{DesiredTemplate, startup_taints},
 };
 use parking_lot::Mutex;
 use tonic::Status;
@@ -233,7 +233,7 @@ impl Groups {
 
     /// The machines of a group, and the number of expected creations that the watch has not shown.
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[GroupNode<'_>], usize) -> T) -> T {
-        let startup = self.startup_taints(group);
+        let templates = self.startup_taints(group);
         // Read before the Nodes: a Node shown in between counts once.
         let expectations = self.context.expectations.lock().get(group.name()).cloned().unwrap_or_default();
         let nodes = self.context.nodes.by_index(group.name());
@@ -246,7 +246,7 @@ impl Groups {
                 provider_id: node.provider_id.as_deref(),
                 leaving: node.deleted_at.is_some() || expectations.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
-                started: node.is_started(&startup),
+                started: node.is_started(&startup_taints(templates.as_deref(), &node.annotations)),
                 initialized: node.is_initialized(),
                 ready: node.is_ready(),
                 updated: group.is_updated(node),
@@ -289,12 +289,12 @@ impl Groups {
         self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
     }
 
-    /// Startup taints of class and set. One that both have is listed twice, and holds up just as long.
-    fn startup_taints(&self, group: &Group) -> Vec<Taint> {
-        let class = self.class(group);
-        let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
-        let templates = of_class.into_iter().chain(&group.set.spec.template);
-        templates.flat_map(|template| &template.startup_taints).cloned().collect()
+    /// Startup taints of class and set; None if the class is not known. One that both have is listed twice, and holds up just as
+    /// long.
+    fn startup_taints(&self, group: &Group) -> Option<Vec<Taint>> {
+        let class = self.class(group)?;
+        let templates = class.spec.template.iter().chain(&group.set.spec.template);
+        Some(templates.flat_map(|template| &template.startup_taints).cloned().collect())
     }
 
     /// Template of a further Node of the group, or the last known one. A group that loses its template, and

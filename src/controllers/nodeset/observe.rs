@@ -23,7 +23,7 @@ use kube_node_planner::{
     rollout,
     set_planner::{ClassRoom, Creation, CreationLimits, DeletionStage, NodeState},
     set_wait::SetWait,
-    template::DesiredTemplate,
+    template::{DesiredTemplate, startup_taints},
     wait::NodeWait,
 };
 use tokio::time::Instant;
@@ -182,8 +182,8 @@ impl NodeSetController {
         observed: &'a Observed,
         unhealthy_conditions: &[UnhealthyCondition],
     ) -> Vec<NodeState<'a>> {
-        let startup =
-            observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
+        let blueprint = observed.blueprint.as_ref().ok();
+        let templates = blueprint.map(|blueprint| &*blueprint.template.startup_taints);
         let refused = self.refused_deletions(&observed.name, observed.nodes());
         observed
             .nodes()
@@ -191,7 +191,8 @@ impl NodeSetController {
                 let counted = |condition: &ConditionView| {
                     Some(self.context.counted(node, &condition.r#type, condition.since?))
                 };
-                let mut member = member(node, startup, unhealthy_conditions, counted);
+                let startup = startup_taints(templates, &node.annotations);
+                let mut member = member(node, &startup, unhealthy_conditions, counted);
                 // A permit is not withdrawn: the drain may have started, and a second one would exceed the
                 // budget. The same holds for a deletion that the watch has not shown yet. A drain whose start was
                 // refused has not started: it may have to wait for others again.
