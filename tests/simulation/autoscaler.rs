@@ -266,7 +266,7 @@ impl ClusterAutoscaler {
             let request = pb::NodeGroupDeleteNodesRequest { id: SET.to_owned(), nodes: vec![node] };
             let call = async |mut client: Client| client.node_group_delete_nodes(request).await;
             if self.call("DeleteNodes", call).await.is_ok() {
-                let found = self.cluster.checks.scaling().accept_deletion();
+                let found = self.cluster.checks.scaling().accept_deletion(&victim.name);
                 if let Some(found) = found {
                     self.cluster.checks.violate(&found);
                 }

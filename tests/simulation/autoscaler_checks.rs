@@ -78,6 +78,8 @@ pub struct ScalingChecks {
     created: BTreeMap<String, (Instant, bool)>,
     /// Scale-downs: when they were sent, and when they were applied.
     lowered: Vec<(Instant, Instant)>,
+    /// When the present set was created.
+    set_created: Option<Instant>,
     class_changed: Option<Instant>,
     /// When a write was refused, which may have been a deletion.
     refused: Option<Instant>,
@@ -124,8 +126,13 @@ impl ScalingChecks {
         self.deletable = size.saturating_sub(usize::try_from(needed).unwrap_or(0)) + drained + replaced + 2;
     }
 
-    /// A deletion has been accepted. For one need, none of them brings another Node that is not needed either.
-    pub fn accept_deletion(&mut self) -> Option<String> {
+    /// The deletion of a Node has been accepted. For one need, none of them brings another Node that is not needed either.
+    pub fn accept_deletion(&mut self, node: &str) -> Option<String> {
+        // A Node of a former set is gone, and another set of the same name answers for it.
+        let created = self.created.get(node).map(|(at, _)| *at);
+        if created.zip(self.set_created).is_some_and(|(node, set)| node < set) {
+            return None;
+        }
         let left = self.deletable.checked_sub(1);
         self.deletable = left.unwrap_or_default();
         let is_one_too_many = self.counts_deletions && left.is_none();
@@ -215,6 +222,7 @@ impl ScalingChecks {
         let Some(before) = &change.before else {
             // Another set of this name.
             self.written = None;
+            self.set_created = Some(now);
             return None;
         };
         if after["metadata"]["deletionTimestamp"].is_string() {
