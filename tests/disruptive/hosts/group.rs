@@ -9,6 +9,8 @@ use kube_node_testing::{Fixture, LONG, eventually};
 
 /// What is compared.
 const PAGE: &str = include_str!("../../../docs/metrics.md");
+/// Metric: number of machines of a host.
+const MACHINES: &str = "kube_node_hollow_machines";
 
 #[derive(Default)]
 pub struct Group {
@@ -28,38 +30,44 @@ impl Group {
 
     /// So many machines are carried, all by hosts of this group, and none by two of them.
     pub async fn runs(&self, machines: usize) {
-        let what = format!("{} hosts carry {machines} machines", self.hosts.len());
+        self.sum_is(MACHINES, machines).await;
+    }
+
+    /// Waits until each host answers, and the sum of the metric over all hosts is `wanted`.
+    pub async fn sum_is(&self, metric: &str, wanted: usize) {
+        let what = format!("{metric} of {} hosts is {wanted} in all", self.hosts.len());
         eventually(&what, LONG, async || {
-            let carried = self.carried();
-            if carried.values().flatten().sum::<usize>() == machines { Ok(()) } else { Err(carried) }
+            let said = self.values(metric);
+            if said.values().copied().sum::<Option<usize>>() == Some(wanted) { Ok(()) } else { Err(said) }
         })
         .await;
     }
 
-    /// Number of machines of each host; None where a host does not answer.
-    fn carried(&self) -> BTreeMap<&str, Option<usize>> {
-        let carried = |host: &Host| host.metric("kube_node_hollow_machines");
-        self.hosts.iter().map(|host| (host.name.as_str(), carried(host))).collect()
+    /// Value of the metric by host; None if the host does not answer.
+    fn values(&self, metric: &str) -> BTreeMap<&str, Option<usize>> {
+        self.hosts.iter().map(|host| (host.name.as_str(), host.metric(metric))).collect()
     }
 
-    /// Each carries as many as the hash says, of the Nodes that there are.
+    /// Each carries as many as the hash says, of the Nodes that there are, and each carries some.
     pub async fn shares_are_by_the_hash(&self, own: &Fixture) {
-        let nodes = own.my_nodes().await;
+        let shares = self.values_are_by_the_hash(MACHINES, own).await;
+        assert!(shares.values().all(|share| *share > Some(0)), "{shares:?}");
+    }
+
+    /// Waits until the metric of each host is the number of present Nodes that the hash assigns to the host. Returns these numbers.
+    pub async fn values_are_by_the_hash(&self, metric: &str, own: &Fixture) -> BTreeMap<&str, Option<usize>> {
         let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-        let mut wanted: BTreeMap<&str, usize> = names.iter().map(|name| (*name, 0)).collect();
-        for node in &nodes {
-            let uid = node.metadata.uid.as_deref().unwrap();
-            *wanted.get_mut(share::host_of(names.iter().copied(), uid).unwrap()).unwrap() += 1;
+        let mut wanted: BTreeMap<&str, Option<usize>> = names.iter().map(|name| (*name, Some(0))).collect();
+        for node in &own.my_nodes().await {
+            let host = share::host_of(names.iter().copied(), node.metadata.uid.as_deref().unwrap()).unwrap();
+            *wanted.get_mut(host).unwrap().as_mut().unwrap() += 1;
         }
-        assert!(wanted.values().all(|share| *share > 0), "{wanted:?}");
-        let wanted: BTreeMap<&str, Option<usize>> =
-            wanted.into_iter().map(|(name, share)| (name, Some(share))).collect();
-        let what = format!("shares are {wanted:?}");
-        eventually(&what, LONG, async || {
-            let carried = self.carried();
-            if carried == wanted { Ok(()) } else { Err(carried) }
+        eventually(&format!("{metric} of hosts is {wanted:?}"), LONG, async || {
+            let said = self.values(metric);
+            if said == wanted { Ok(()) } else { Err(said) }
         })
         .await;
+        wanted
     }
 
     /// Metrics of a host, and the page's table of them.
