@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt::Debug,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -37,7 +37,8 @@ use kube_node_testing::{
 #[derive(Default)]
 pub struct Shelf {
     pub machines: HashSet<MachineId>,
-    pub created: Vec<MachineId>,
+    /// Each machine that was made, and when.
+    pub created: Vec<(MachineId, Instant)>,
     pub full: bool,
     /// Machines that are asked to go stay until they are lost.
     pub lingers: bool,
@@ -73,7 +74,7 @@ impl Shelves {
     }
 
     pub fn created(&self) -> Vec<MachineId> {
-        self.shelf.lock().unwrap().created.clone()
+        self.shelf.lock().unwrap().created.iter().map(|(id, _)| id.clone()).collect()
     }
 }
 
@@ -89,7 +90,7 @@ impl Provider for Shelves {
             Err(ProviderError::OutOfResources("no shelf has room for it".to_owned()))
         } else {
             locked.machines.insert(order.id.clone());
-            locked.created.push(order.id.clone());
+            locked.created.push((order.id.clone(), Instant::now()));
             Ok(())
         };
         drop(locked);
