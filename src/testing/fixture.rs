@@ -188,6 +188,18 @@ impl Fixture {
         events.list(&ListParams::default().fields(&of_it)).await.unwrap().items.pop()?.message
     }
 
+    /// Waits until the Node is gone. Panics if the pod is there after the Node.
+    pub async fn pod_goes_before_node(&self, pod: &str, node: &str) {
+        eventually("the pod goes, then the Node", LONG, async || {
+            // The Node is read first: both may go between the two reads.
+            let node = self.nodes.get_opt(node).await.unwrap();
+            let pod = self.pods.get_opt(pod).await.unwrap();
+            assert!(pod.is_none() || node.is_some(), "the Node went first");
+            node.is_none().then_some(())
+        })
+        .await;
+    }
+
     /// A pod bound to a Node directly, as a DaemonSet's old controller did; `more` is merged into its spec.
     pub async fn pod_on(&self, node: &str, name: &str, annotations: Value, more: Value) -> Pod {
         let mut spec = json!({

@@ -329,14 +329,7 @@ async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
     timeout(LONG, is_out_of_service).await.expect("it is out of service");
     let pod = own.pods.get_opt("drain-dead").await.unwrap();
     assert!(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()), "it was evicted before");
-    eventually("the pod goes, then the Node", LONG, async || {
-        // The Node is read first: both may go between the two reads.
-        let node = own.nodes.get_opt(&node).await.unwrap();
-        let pod = own.pods.get_opt("drain-dead").await.unwrap();
-        assert!(pod.is_none() || node.is_some(), "the Node went first");
-        node.is_none().then_some(())
-    })
-    .await;
+    own.pod_goes_before_node("drain-dead", &node).await;
     own.clean_up().await;
     anchor.clean_up().await;
 }

@@ -281,13 +281,7 @@ async fn out_of_service_is_said_of_a_machine_that_is_gone_and_of_no_other() {
     let lost = shelves.created().remove(0);
     shelves.lose(&lost);
     eventually("out of service", LONG, async || said().await.then_some(())).await;
-    eventually("the pod is deleted for it, then the Node goes", LONG, async || {
-        let pod = own.pods.get_opt("machine-slow").await.unwrap();
-        let node = own.nodes.get_opt("machine-slow").await.unwrap();
-        assert!(pod.is_none() || node.is_some(), "the Node went first");
-        node.is_none().then_some(())
-    })
-    .await;
+    own.pod_goes_before_node("machine-slow", "machine-slow").await;
     own.clean_up().await;
     anchor.clean_up().await;
 }
