@@ -38,11 +38,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube_ext::environment;
-use kube_node_api::NodeTemplate;
+use kube_node_api::{NodeSetSpec, NodeTemplate};
 use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView, View as _};
 use kube_node_planner::{
     expectations::Expectations,
     foreign_times::ForeignTimes,
+    startup_taints::StartupTaints,
     template::{self, CurrentTemplate},
 };
 use parking_lot::Mutex;
@@ -132,6 +133,13 @@ impl Context {
         self.classes.get(name).filter(|class| !self.released_classes.contains(&class.metadata))
     }
 
+    /// Startup taints that hold up the Nodes of a set. A class that can be read has its own although the set names a revision
+    /// that is not there, or it cannot be used for another reason.
+    fn startup_taints(&self, set: &NodeSetSpec) -> StartupTaints {
+        let class = self.class(&set.node_class_name);
+        StartupTaints::of(class.as_ref().and_then(|own| Some(&own.object.as_ref().ok()?.spec)), set)
+    }
+
     /// The time that counts for a time of a Node, which a clock that is ahead may have given.
     fn counted(&self, node: &NodeView, field: &str, time: Timestamp) -> Timestamp {
         self.foreign_times.lock().counted(&node.uid, field, time, environment::now())
@@ -187,7 +195,7 @@ mod tests {
     use super::*;
 
     /// A class with this number of Nodes, in 100 sets.
-    fn context(nodes: usize) -> Context {
+    pub(crate) fn context(nodes: usize) -> Context {
         let silent = |_: Request<Body>| pending::<Result<Response<Body>, Infallible>>();
         let (client, registry) = (Client::new(service_fn(silent), "default"), prometheus::Registry::new());
         let node = |number: usize| {

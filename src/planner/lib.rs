@@ -23,6 +23,7 @@ pub mod rollout;
 pub mod set;
 pub mod set_planner;
 pub mod set_wait;
+pub mod startup_taints;
 pub mod taints;
 pub mod template;
 pub mod wait;

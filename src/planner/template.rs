@@ -4,10 +4,7 @@
 //! leaves the template leaves the Node; keys of others stay. Server-side apply would keep this record in
 //! managedFields, at twice the cost of every later write, and cannot share the list of taints.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap},
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::Taint;
 use kube_node_api::{NodeTemplate, label_map::LabelMap, names::ANNOTATION_APPLIED, taints};
@@ -83,10 +80,8 @@ impl DesiredTemplate {
             // Reserved taints are left out: their owners would remove them again and again.
             let lasting = template.taints.iter().filter(|taint| !taints::is_reserved(&taint.key));
             lasting.for_each(|taint| put(&mut desired.taints, taint));
-            let startup =
-                template.startup_taints.iter().filter(|taint| !taints::is_reserved_at_birth(&taint.key));
-            startup.for_each(|taint| put(&mut desired.startup_taints, taint));
         }
+        desired.startup_taints = merged_startup_taints(class, set);
         // A template cannot know the Node's own name.
         desired.labels.remove("kubernetes.io/hostname");
         desired
@@ -147,7 +142,7 @@ impl<'a> TemplateChanges<'a> {
         let text = current.annotations.get(ANNOTATION_APPLIED);
         let key = text.unwrap_or_default();
         if !records.contains_key(key) {
-            records.insert(key.to_owned(), Record::of(key, all));
+            records.insert(key.to_owned(), Record::of(current.annotations, all));
         }
         let Record { applied, wanted } = records.get(key)?;
         let mut change = NodeChange {
@@ -163,9 +158,8 @@ impl<'a> TemplateChanges<'a> {
 }
 
 impl Record {
-    /// An unreadable record counts as empty: nothing is removed that might belong to others.
-    fn of(text: &str, all: &Applied) -> Self {
-        let applied: Applied = serde_json::from_str(text).unwrap_or_default();
+    fn of(annotations: &LabelMap, all: &Applied) -> Self {
+        let applied = record(annotations);
         let mut wanted = all.clone();
         wanted.startup_taints.retain(|taint| applied.startup_taints.contains(taint));
         Self { applied, wanted: wanted.text() }
@@ -196,24 +190,28 @@ pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
     lasting.chain(startup).map(|taint| taint.key.as_str()).collect()
 }
 
-/// Startup taints that hold up a Node: those of its templates, or, while these are not known, those that the Node was created
-/// with. A Node does not become available because its class cannot be read, or because its set names a revision that is not there.
-pub fn startup_taints<'a>(templates: Option<&'a [Taint]>, annotations: &LabelMap) -> Cow<'a, [Taint]> {
-    if let Some(known) = templates {
-        return Cow::Borrowed(known);
-    }
-    let recorded = record(annotations).startup_taints;
+/// Startup taints of both templates; the set wins for each key and effect.
+pub(super) fn merged_startup_taints(class: Option<&NodeTemplate>, set: Option<&NodeTemplate>) -> Vec<Taint> {
+    let mut merged = Vec::new();
+    let both = [class, set].into_iter().flatten().flat_map(|template| &template.startup_taints);
+    let allowed = both.filter(|taint| !taints::is_reserved_at_birth(&taint.key));
+    allowed.for_each(|taint| put(&mut merged, taint));
+    merged
+}
+
+/// Record of a Node. An unreadable one counts as empty: nothing is removed that might belong to others.
+fn record(annotations: &LabelMap) -> Applied {
+    let text = annotations.get(ANNOTATION_APPLIED);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// Startup taints that a Node was created with, as far as its record can be read.
+pub(super) fn recorded_startup_taints(annotations: &LabelMap) -> Vec<Taint> {
     let taint = |id: &String| {
         let (key, effect) = id.rsplit_once(':')?;
         Some(Taint { key: key.to_owned(), effect: effect.to_owned(), ..Taint::default() })
     };
-    recorded.iter().filter_map(taint).collect()
-}
-
-/// Record of a Node. An unreadable one counts as empty.
-fn record(annotations: &LabelMap) -> Applied {
-    let text = annotations.get(ANNOTATION_APPLIED);
-    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    record(annotations).startup_taints.iter().filter_map(taint).collect()
 }
 
 /// Returns true if a Node has the annotation and no template set it.
@@ -353,21 +351,6 @@ mod tests {
         assert_eq!(node.labels, labels(&[("user", "x")]));
         assert_eq!(node.taints, [taint("user", "x")]);
         assert!(node.annotations.is_empty(), "{:?}", node.annotations);
-    }
-
-    #[test]
-    fn a_node_is_held_up_by_its_recorded_startup_taints_while_no_template_is_known() {
-        let startup = vec![taint("cni", ""), taint("example.com/agent", "")];
-        let desired = DesiredTemplate { startup_taints: startup, ..DesiredTemplate::default() };
-        let record = desired.record().unwrap();
-        let keys = |templates: Option<&[Taint]>, record: &str| -> Vec<String> {
-            let annotations: LabelMap = labels(&[(ANNOTATION_APPLIED, record)]).into_iter().collect();
-            let taints = startup_taints(templates, &annotations);
-            taints.iter().map(id).collect()
-        };
-        assert_eq!(keys(None, &record), ["cni:NoSchedule", "example.com/agent:NoSchedule"]);
-        assert_eq!(keys(Some(&[]), &record), [""; 0], "the templates have lost them");
-        assert_eq!(keys(None, "{"), [""; 0]);
     }
 
     #[test]

@@ -11,7 +11,6 @@ use std::{
 use anyhow::Context as _;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Taint;
 use k8s_pb::api::core::v1::Node;
 use kube::Api;
 use kube_ext::{environment, error::chain};
@@ -26,7 +25,7 @@ use kube_node_planner::{
     failed_writes::Write,
     revision::ResolvedMachine,
     set_wait::FINALIZER_MISSING,
-    template::{DesiredTemplate, startup_taints},
+    template::DesiredTemplate,
 };
 use parking_lot::Mutex;
 use tonic::Status;
@@ -233,7 +232,7 @@ impl Groups {
 
     /// The machines of a group, and the number of expected creations that the watch has not shown.
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[GroupNode<'_>], usize) -> T) -> T {
-        let templates = self.startup_taints(group);
+        let startup = self.context.startup_taints(&group.set.spec);
         // Read before the Nodes: a Node shown in between counts once.
         let expectations = self.context.expectations.lock().get(group.name()).cloned().unwrap_or_default();
         let nodes = self.context.nodes.by_index(group.name());
@@ -246,7 +245,7 @@ impl Groups {
                 provider_id: node.provider_id.as_deref(),
                 leaving: node.deleted_at.is_some() || expectations.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
-                started: node.is_started(&startup_taints(templates.as_deref(), &node.annotations)),
+                started: node.is_started(&startup.of_node(&node.annotations)),
                 initialized: node.is_initialized(),
                 ready: node.is_ready(),
                 updated: group.is_updated(node),
@@ -287,14 +286,6 @@ impl Groups {
 
     fn class(&self, group: &Group) -> Option<Arc<NodeClass>> {
         self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
-    }
-
-    /// Startup taints of class and set; None if the class is not known. One that both have is listed twice, and holds up just as
-    /// long.
-    fn startup_taints(&self, group: &Group) -> Option<Vec<Taint>> {
-        let class = self.class(group)?;
-        let templates = class.spec.template.iter().chain(&group.set.spec.template);
-        Some(templates.flat_map(|template| &template.startup_taints).cloned().collect())
     }
 
     /// Template of a further Node of the group, or the last known one. A group that loses its template, and
@@ -377,7 +368,8 @@ impl Groups {
 mod tests {
     use std::time::Duration;
 
-    use serde_json::json;
+    use kube_node_cache::{Cache, CachedNodeClass, intern};
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -394,5 +386,44 @@ mod tests {
         let node = NodeView { created: Some(now - Duration::from_mins(1)), ..NodeView::default() };
         assert!(group(now + Duration::from_hours(1)).is_updated(&node));
         assert!(!group(now - Duration::from_secs(1)).is_updated(&node));
+    }
+
+    /// cluster-autoscaler counts a Node as ready once it has started; one whose agent is not there takes no pods.
+    #[tokio::test]
+    async fn a_node_with_a_startup_taint_has_not_started_while_its_class_or_revision_is_missing() {
+        let has_started = |class: Option<Value>, revision: Option<&str>, applied: &str| {
+            let set = json!({
+                "metadata": { "name": "a", "uid": "set" },
+                "spec": {
+                    "replicas": 1, "nodeClassName": "small", "revision": revision,
+                    "autoscaling": { "minReplicas": 0, "maxReplicas": 2 },
+                },
+            });
+            let group = Group::of(&Arc::new(serde_json::from_value(set).unwrap())).unwrap();
+            let node = NodeView {
+                name: "a-1".into(),
+                labels: [(intern(names::LABEL_NODESET), intern("a"))].into_iter().collect(),
+                annotations: [(intern(names::ANNOTATION_APPLIED), intern(applied))].into_iter().collect(),
+                taints: serde_json::from_value(json!([{ "key": "agent", "effect": "NoSchedule" }])).unwrap(),
+                ..NodeView::default()
+            };
+            let classes: Option<CachedNodeClass> = class.map(|class| serde_json::from_value(class).unwrap());
+            let (nodes, classes) = (Cache::full([node]), Cache::full(classes));
+            let groups = Groups::new(Arc::new(Context { nodes, classes, ..crate::tests::context(0) }));
+            groups.machines(&group, |machines, _| machines[0].started)
+        };
+        let class = |template: Value| {
+            let spec = json!({ "nodeController": "hollow", "template": template });
+            Some(json!({ "metadata": { "name": "small" }, "spec": spec }))
+        };
+        let agent = || class(json!({ "startupTaints": [{ "key": "agent", "effect": "NoSchedule" }] }));
+        let unreadable = || Some(json!({ "metadata": { "name": "small" }, "spec": { "nodeController": 7 } }));
+        let recorded = r#"{"startupTaints":["agent:NoSchedule"]}"#;
+        assert!(!has_started(agent(), None, "{}"), "the class got the taint after the Node was created");
+        assert!(!has_started(agent(), Some("v1-0"), "{}"), "the revision is missing, the class is not");
+        assert!(has_started(class(json!({})), None, recorded), "the class has lost the taint");
+        assert!(!has_started(None, None, recorded), "the class is missing");
+        assert!(!has_started(unreadable(), None, recorded), "the class cannot be read");
+        assert!(has_started(None, None, "{}"), "the taint is of somebody else");
     }
 }

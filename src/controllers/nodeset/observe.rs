@@ -23,7 +23,7 @@ use kube_node_planner::{
     rollout,
     set_planner::{ClassRoom, Creation, CreationLimits, DeletionStage, NodeState},
     set_wait::SetWait,
-    template::{DesiredTemplate, startup_taints},
+    template::DesiredTemplate,
     wait::NodeWait,
 };
 use tokio::time::Instant;
@@ -182,8 +182,7 @@ impl NodeSetController {
         observed: &'a Observed,
         unhealthy_conditions: &[UnhealthyCondition],
     ) -> Vec<NodeState<'a>> {
-        let blueprint = observed.blueprint.as_ref().ok();
-        let templates = blueprint.map(|blueprint| &*blueprint.template.startup_taints);
+        let startup = self.context.startup_taints(&observed.set.spec);
         let refused = self.refused_deletions(&observed.name, observed.nodes());
         observed
             .nodes()
@@ -191,7 +190,7 @@ impl NodeSetController {
                 let counted = |condition: &ConditionView| {
                     Some(self.context.counted(node, &condition.r#type, condition.since?))
                 };
-                let startup = startup_taints(templates, &node.annotations);
+                let startup = startup.of_node(&node.annotations);
                 let mut member = member(node, &startup, unhealthy_conditions, counted);
                 // A permit is not withdrawn: the drain may have started, and a second one would exceed the
                 // budget. The same holds for a deletion that the watch has not shown yet. A drain whose start was
