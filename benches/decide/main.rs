@@ -43,6 +43,7 @@ fn wanted<'a>(
         working: None,
         class_room: None,
         revision_unanswered: false,
+        is_node_group: false,
     }
 }
 

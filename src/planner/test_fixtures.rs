@@ -48,5 +48,6 @@ pub fn wanted(replicas: usize) -> DesiredState<'static> {
         working: None,
         class_room: None,
         revision_unanswered: false,
+        is_node_group: false,
     }
 }

@@ -122,6 +122,7 @@ pub(super) fn state<'a>(settings: &Settings, observed: &'a Observed) -> DesiredS
             .map(|revision| WorkingRevision { revision, limits: observed.working }),
         class_room: observed.class_room,
         revision_unanswered: observed.blueprint.as_ref().is_err_and(|none| none.unanswered),
+        is_node_group: spec.autoscaling.is_some(),
     }
 }
 

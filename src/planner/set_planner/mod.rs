@@ -84,6 +84,8 @@ pub struct DesiredState<'a> {
     pub class_room: Option<ClassRoom>,
     /// True if the revision is unknown because the API server did not answer: the set may be in the middle of a rollout.
     pub revision_unanswered: bool,
+    /// True if cluster-autoscaler names the Nodes that go.
+    pub is_node_group: bool,
 }
 
 /// A Node with the planner's findings.

@@ -57,8 +57,7 @@ impl Spending {
         let mut surplus = (staying + *expected).saturating_sub(desired.replicas + stuck);
         // A scale-down does not wait for the budget. The Nodes above the replicas that a rollout or a repair has made do:
         // they may still be starting. An outdated Node that cannot be deleted has such a replacement too.
-        let held_up = nodes.iter().filter(|own| is_good(own) && own.is_held_up).count();
-        let mut shrinks = above_replicas(desired, nodes, plan).saturating_sub(held_up);
+        let mut shrinks = above_replicas(desired, nodes, plan).saturating_sub(held_up(nodes));
         for own in nodes.iter_mut().filter(|own| own.stays() && !own.node.is_undeletable()) {
             let is_marked = own.node.marked && !own.node.autoscaler_drains;
             let by_scale_down = shrinks > 0 && own.is_kept();
@@ -103,8 +102,10 @@ impl Spending {
                 self.waiting += 1;
             }
         }
-        // Healthy Nodes. Pending creations are given up first, once the watch shows them.
-        let mut surplus = above_replicas(desired, nodes, plan);
+        // Healthy Nodes. Pending creations are given up first, once the watch shows them. cluster-autoscaler counts an outdated Node
+        // that cannot be deleted beside the replicas, so no other Node goes for it, even if it becomes available again.
+        let held_up = if desired.is_node_group { held_up(nodes) } else { 0 };
+        let mut surplus = above_replicas(desired, nodes, plan).saturating_sub(held_up);
         for own in nodes.iter_mut().filter(|own| is_good(own) && is_deletable(own)) {
             if surplus > 0 && (!own.available || self.available > self.floor) {
                 surplus -= 1;
@@ -167,6 +168,11 @@ impl Spending {
 /// request, and no other Node is deleted for it.
 fn is_good(own: &Candidate<'_, '_>) -> bool {
     own.is_kept() && !own.node.autoscaler_drains
+}
+
+/// Number of good Nodes that would be replaced now and cannot be deleted.
+fn held_up(nodes: &[Candidate<'_, '_>]) -> usize {
+    nodes.iter().filter(|own| is_good(own) && own.is_held_up).count()
 }
 
 /// Number of good Nodes above the replicas, without the surge that a held rollout keeps.

@@ -245,6 +245,22 @@ fn who_is_named_goes_and_nobody_else_for_it() {
 }
 
 #[test]
+fn no_node_of_a_node_group_goes_for_an_outdated_one_that_cannot_be_deleted() {
+    let refused = NodeState { deletion_refused: true, ..node("x", "old") };
+    let stuck = NodeState { deletion_refused: true, ..starting("x", "old") };
+    let group = || DesiredState { is_node_group: true, ..wanted(3) };
+    // It serves nobody, and another one is there in its place. Then it is available again.
+    for outdated in [stuck, refused.clone()] {
+        let members = join(&[nodes(3, "new"), vec![outdated]]);
+        assert_eq!(deleted(&plan(&group(), &members)), [""; 0]);
+    }
+    let members = join(&[nodes(3, "new"), vec![refused]]);
+    assert_eq!(deleted(&plan(&wanted(3), &members)).len(), 1, "a set that nobody counts shrinks");
+    let members = join(&[members, vec![node("y", "new")]]);
+    assert_eq!(deleted(&plan(&group(), &members)).len(), 1, "one above that goes");
+}
+
+#[test]
 fn a_victim_whose_deletion_is_refused_is_no_replica_and_nobody_goes_in_its_place() {
     let drained = || NodeState { victim: true, autoscaler_drains: true, ..node("x", "new") };
     let refused = || NodeState { deletion_refused: true, ..drained() };

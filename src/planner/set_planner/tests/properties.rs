@@ -40,13 +40,14 @@ fn any_wanted() -> impl Strategy<Value = DesiredState<'static>> {
         (0_usize..6, 0_usize..6).prop_filter("of nothing", |(surge, unavailable)| surge + unavailable > 0);
     let room = prop::option::of(0_usize..10);
     let times = (room, 0_u64..60, prop::option::of(0_u64..20_000), prop::option::of(0_u64..20_000));
-    (0_usize..50, budget, 0_usize..4, 0_usize..10, any::<bool>(), 0_usize..20, 1_usize..5, times).prop_map(
+    let flags = (any::<bool>(), any::<bool>());
+    (0_usize..50, budget, 0_usize..4, 0_usize..10, flags, 0_usize..20, 1_usize..5, times).prop_map(
         |(
             replicas,
             (surge, unavailable),
             pace,
             keep,
-            first,
+            (first, is_node_group),
             max_unhealthy,
             max_repairs,
             (room, min_ready, age, startup),
@@ -61,6 +62,7 @@ fn any_wanted() -> impl Strategy<Value = DesiredState<'static>> {
             ][pace];
             wanted.replacement =
                 if first { ReplacementOrder::DeleteFirst } else { ReplacementOrder::SurgeFirst };
+            wanted.is_node_group = is_node_group;
             wanted.class_room = room.map(|left| ClassRoom { left, limit: 50 });
             wanted.max_unhealthy = max_unhealthy;
             wanted.max_repairs = max_repairs;
