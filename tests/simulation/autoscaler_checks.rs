@@ -235,8 +235,9 @@ impl ScalingChecks {
         let nodes = nodes(server);
         for node in &nodes {
             let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
-            let young = self.ready_since.get(&name(node)).is_none_or(|since| since.elapsed() < RECENT);
-            // A scale-up that is given up names Nodes that have not worked yet.
+            // A scale-up that is given up names Nodes that have not worked yet, as far as the operator knows.
+            let recent = RECENT + self.delay;
+            let young = self.ready_since.get(&name(node)).is_none_or(|since| since.elapsed() < recent);
             if victims.split(',').any(|victim| victim == uid) && young {
                 self.named.insert(name(node));
             }

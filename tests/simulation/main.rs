@@ -66,7 +66,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const USUAL: (Duration, u64, u64) = (Duration::from_mins(1), 50, 100);
 /// One in so many runs of the systematic generator is in `cargo test`.
 const SAMPLE: usize = 499;
-/// Seeds that showed a fault of the operator once, and the fault.
+/// Seeds that showed a fault of the operator or of a check once, and the fault.
 const REGRESSIONS: [(u64, &str); 41] = [
     (86, "a status without an answer was forgotten, so that the rollout's clock began anew"),
     (102, "a Node was deleted in a newer state than the one that was decided on"),
@@ -127,10 +127,17 @@ const REGRESSIONS: [(u64, &str); 41] = [
 ];
 
 /// The same of schedules with people, which those above do not have.
-const REGRESSIONS_WITH_PEOPLE: [(u64, &str); 1] = [(
-    13807,
-    "a Node with a startup taint counted as available while the set named a revision that was not there",
-)];
+const REGRESSIONS_WITH_PEOPLE: [(u64, &str); 3] = [
+    (
+        13807,
+        "a Node with a startup taint counted as available while the set named a revision that was not there",
+    ),
+    (
+        16138,
+        "an expired Node was to go although its set named a revision that was not there (a flaw of the check)",
+    ),
+    (16859, "a Node that left counted as one that its rollout waited for (a flaw of the check)"),
+];
 
 /// Runs a schedule. Returns the number of requests, or the violation, what is left of the schedule with one, and the
 /// command that repeats it.

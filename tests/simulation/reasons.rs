@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube_node_api::names::{ANNOTATION_RESTARTED_AT, LABEL_REVISION};
+use kube_node_api::names::{ANNOTATION_RESTARTED_AT, LABEL_REVISION, OPERATOR_NAMESPACE};
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -178,7 +178,11 @@ impl Reasons {
             let new = nodes.iter().filter(|node| {
                 set_of(node) == name(set) && node["metadata"]["labels"][LABEL_REVISION] == rollout["revision"]
             });
-            let waited = new.filter_map(|node| self.waiting.get(&name(node))).map(Instant::elapsed).max();
+            let waits = |node: &&Arc<Value>| self.waiting.get(&name(node)).map(Instant::elapsed);
+            // One that leaves does not become available any more: it makes no rollout halt.
+            let (going, staying): (Vec<_>, Vec<_>) = new.partition(|node| is_leaving(node));
+            let waited_staying = staying.iter().filter_map(waits).max();
+            let waited = going.iter().filter_map(waits).max().max(waited_staying);
             let progress = rollout["progressTime"].as_str().and_then(time)?;
             if set["spec"]["progressDeadline"].is_null() {
                 return None;
@@ -197,7 +201,7 @@ impl Reasons {
                     )
                 });
             }
-            let is_late = waited.is_some_and(|waited| waited > deadline + LATE)
+            let is_late = waited_staying.is_some_and(|waited| waited > deadline + LATE)
                 && now.duration_since(progress).unsigned_abs() > deadline + LATE;
             (set["spec"]["paused"] != true
                 && is_late
@@ -220,11 +224,18 @@ impl Reasons {
             let own: Vec<_> = nodes.iter().filter(|node| set_of(node) == name(set)).collect();
             let works = |node: &&Arc<Value>| is_calm(self.available.get(&name(node))) && !is_leaving(node);
             let is_held = set["spec"]["paused"] == true || set["status"]["rollout"]["haltTime"].is_string();
-            // Nodes that a set cannot create, such as of a revision that does not exist, use up its budget.
+            // Nodes that a set cannot create use up its budget. Without a revision for new Nodes there is no surge either.
+            let class = set["spec"]["nodeClassName"].as_str().unwrap_or_default();
+            let newest = classes.iter().find(|own| name(own) == class).map(|own| &own["status"]["revision"]);
+            let revision = set["spec"]["revision"].as_str().or(newest.and_then(Value::as_str));
+            let has_revision = revision.is_some_and(|revision| {
+                let stored = format!("{class}-{revision}");
+                server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored).is_some()
+            });
             let replicas = set["spec"]["replicas"].as_u64().unwrap_or_default();
             let unavailable = set["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"].as_u64();
             let missing = replicas.saturating_sub(own.len() as u64);
-            let has_budget = missing == 0 || missing < unavailable.unwrap_or_default();
+            let has_budget = missing == 0 && has_revision || missing < unavailable.unwrap_or_default();
             if is_held
                 || !has_budget
                 || !calm
