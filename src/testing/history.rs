@@ -15,16 +15,25 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
+use kube_node_api::names::LABEL_REVISION;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Fixture, LONG, condition, eventually, is_ready, name};
 
+/// A Node of the history.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// Time of the first event of the Node, and its revision then. Only the Debug output of a failed test reads them.
+    _first: (Timestamp, Option<String>),
+    was_ready: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Events {
-    /// Whether the list was there.
-    begun: bool,
-    /// By name and UID: whether the Node was Ready once.
-    nodes: BTreeMap<String, bool>,
+    /// Time of the first complete list.
+    begun: Option<Timestamp>,
+    /// By name and UID.
+    nodes: BTreeMap<String, Seen>,
     gone: BTreeSet<String>,
     /// Nodes that had been Ready, and what they said then.
     fell: Vec<String>,
@@ -42,7 +51,7 @@ impl RecordedHistory {
         let seen: Arc<Mutex<Events>> = Arc::default();
         let task = tokio::spawn(write(fixture.nodes.clone(), fixture.name.clone(), Arc::clone(&seen)));
         let history = Self { seen, _watch: AbortOnDropHandle::new(task) };
-        eventually("the history begins", LONG, async || history.read().begun.then_some(())).await;
+        eventually("the history begins", LONG, async || history.read().begun).await;
         history
     }
 
@@ -61,10 +70,10 @@ impl RecordedHistory {
             if self.born() >= count { Ok(()) } else { Err(self.read()) }
         })
         .await;
-        let Events { nodes, gone, fell, .. } = self.read();
-        assert_eq!(nodes.len(), count, "made twice: {nodes:?}");
-        assert!(gone.is_empty(), "deleted: {gone:?}");
-        assert!(fell.is_empty(), "not Ready any more: {fell:?}");
+        let all = self.read();
+        assert_eq!(all.nodes.len(), count, "made twice: {all:?}");
+        assert!(all.gone.is_empty(), "deleted: {all:?}");
+        assert!(all.fell.is_empty(), "not Ready any more: {all:?}");
     }
 }
 
@@ -117,9 +126,11 @@ async fn write(nodes: Api<Node>, set: String, seen: Arc<Mutex<Events>>) {
             watcher::Event::Init => listed.clear(),
             watcher::Event::Apply(node) | watcher::Event::InitApply(node) => {
                 listed.insert(who(&node));
-                let was_ready = seen.nodes.entry(who(&node)).or_default();
-                let fell = *was_ready && !is_ready(&node);
-                *was_ready |= is_ready(&node);
+                let first = || (Timestamp::now(), node.labels().get(LABEL_REVISION).cloned());
+                let known = seen.nodes.entry(who(&node));
+                let known = known.or_insert_with(|| Seen { _first: first(), was_ready: false });
+                let fell = known.was_ready && !is_ready(&node);
+                known.was_ready |= is_ready(&node);
                 if fell {
                     seen.fell.push(format!("{}: {:?}", who(&node), condition(&node, "Ready")));
                 }
@@ -128,7 +139,7 @@ async fn write(nodes: Api<Node>, set: String, seen: Arc<Mutex<Events>>) {
                 let gone: Vec<_> =
                     seen.nodes.keys().filter(|node| !listed.contains(*node)).cloned().collect();
                 seen.gone.extend(gone);
-                seen.begun = true;
+                seen.begun = Some(Timestamp::now());
             }
             watcher::Event::Delete(node) => {
                 seen.gone.insert(who(&node));
