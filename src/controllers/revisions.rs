@@ -102,15 +102,12 @@ impl Revisions {
     /// The machine spec of a revision of the class; None if there is none.
     pub(crate) async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<ResolvedMachine>>> {
         let name = object_name(class, revision);
-        let cached = if let Some(cached) = self.cached(&name) {
-            Some(cached)
-        } else {
-            let stored = objects::read(&self.api, &name).await?;
-            stored.map(|stored| self.remember(&stored)).transpose()?
-        };
-        // Of class `a` the revision `b-v1-0` would be stored under the name of the revision `v1-0` of class `a-b`.
-        let is_of_class = |cached: &CachedRevision| cached.class.as_deref() == Some(class);
-        Ok(cached.filter(is_of_class).map(|cached| cached.machine))
+        if self.cached(&name).is_none()
+            && let Some(stored) = objects::read(&self.api, &name).await?
+        {
+            self.remember(&stored)?;
+        }
+        Ok(self.cached_of(class, &name).map(|cached| cached.machine))
     }
 
     /// Makes a revision that is requested again the newest of its class, as `StatefulSet`s do: the history
@@ -146,7 +143,7 @@ impl Revisions {
         let Some((needed_now, limit)) = needed() else { return Ok((0, 0)) };
         let mut restored = 0;
         for name in needed_now.iter().map(|revision| object_name(class_name, revision)) {
-            if let Some(cached) = self.cached(&name).filter(|_| !names.contains(&name)) {
+            if let Some(cached) = self.cached_of(class_name, &name).filter(|_| !names.contains(&name)) {
                 self.create(class, &name, (*cached.data).clone(), cached.number).await?;
                 restored += 1;
             }
@@ -188,6 +185,12 @@ impl Revisions {
 
     fn cached(&self, name: &str) -> Option<CachedRevision> {
         self.cached.lock().get(name).cloned()
+    }
+
+    /// The cached revision of this class. Of class `a` the revision `b-v1-0` would be stored under the name of the revision
+    /// `v1-0` of class `a-b`.
+    fn cached_of(&self, class: &str, name: &str) -> Option<CachedRevision> {
+        self.cached(name).filter(|cached| cached.class.as_deref() == Some(class))
     }
 
     async fn list(&self, class: &str) -> Result<Vec<ControllerRevision>, ApiError> {
@@ -303,17 +306,23 @@ fn object_name(class: &str, revision: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use http::{Request, Response, StatusCode};
+    use http::{Method, Request, Response, StatusCode};
     use kube::client::Body;
     use tower::service_fn;
 
     use super::*;
 
-    /// Revisions of an API server that has this object alone.
+    /// Revisions of an API server that has this object alone, and none in lists.
     fn revisions(name: &'static str, stored: serde_json::Value) -> Revisions {
         let service = service_fn(move |request: Request<Body>| {
             let (status, body) = if request.uri().path().ends_with(&format!("/{name}")) {
                 (StatusCode::OK, stored.clone())
+            } else if request.method() == Method::GET
+                && request.uri().path().ends_with("/controllerrevisions")
+            {
+                (StatusCode::OK, json!({ "metadata": {}, "items": [] }))
+            } else if request.method() == Method::POST {
+                (StatusCode::CREATED, stored.clone())
             } else {
                 (StatusCode::NOT_FOUND, json!({ "kind": "Status", "code": 404, "reason": "NotFound" }))
             };
@@ -354,5 +363,17 @@ mod tests {
             }
         }
         assert!(revisions("x", json!({})).get("small", "v1-0a").await.unwrap().is_none());
+    }
+    #[tokio::test]
+    async fn a_deleted_revision_is_restored_in_its_own_class_alone() {
+        let name = "small-gpu-v1-0a";
+        for (class, revision, restored) in [("small", "gpu-v1-0a", 0), ("small-gpu", "v1-0a", 1)] {
+            let revisions = revisions(name, stored(name, "small-gpu", "small-gpu"));
+            revisions.get(class, revision).await.unwrap();
+            let class: CachedNodeClass =
+                serde_json::from_value(json!({ "metadata": { "name": class, "uid": "u" } })).unwrap();
+            let needed = || Some(([revision.to_owned()].into(), 10));
+            assert_eq!(revisions.tidy(&class, needed).await.unwrap(), (0, restored), "{revision}");
+        }
     }
 }

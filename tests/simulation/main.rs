@@ -134,7 +134,7 @@ const REGRESSIONS_WITH_PEOPLE: [(u64, &str); 3] = [
     ),
     (
         16138,
-        "an expired Node was to go although its set named a revision that was not there (a flaw of the check)",
+        "an expired Node was to go although its set named a revision of another class (a flaw of the check)",
     ),
     (16859, "a Node that left counted as one that its rollout waited for (a flaw of the check)"),
 ];

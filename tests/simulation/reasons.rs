@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube_node_api::names::{ANNOTATION_RESTARTED_AT, LABEL_REVISION, OPERATOR_NAMESPACE};
+use kube_node_api::names::{ANNOTATION_RESTARTED_AT, LABEL_NODECLASS, LABEL_REVISION, OPERATOR_NAMESPACE};
 use kube_node_testing::api_server::{ApiServer, Change};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -230,7 +230,8 @@ impl Reasons {
             let revision = set["spec"]["revision"].as_str().or(newest.and_then(Value::as_str));
             let has_revision = revision.is_some_and(|revision| {
                 let stored = format!("{class}-{revision}");
-                server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored).is_some()
+                let stored = server.object("apps", "controllerrevisions", Some(OPERATOR_NAMESPACE), &stored);
+                stored.is_some_and(|stored| stored["metadata"]["labels"][LABEL_NODECLASS] == class)
             });
             let replicas = set["spec"]["replicas"].as_u64().unwrap_or_default();
             let unavailable = set["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"].as_u64();
