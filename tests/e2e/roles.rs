@@ -150,8 +150,8 @@ async fn attempt(action: &str, client: &Client) -> kube::Result<()> {
             try_create(&secrets(NAMESPACE), &post, json!({"metadata": {"name": "roles-new"}})).await
         }
         "replace what a Secret in the operator's namespace holds" => {
-            let change = Patch::Merge(json!({"stringData": {"key": "new"}}));
-            secrets(NAMESPACE).patch(NAME, &dry, &change).await.map(drop)
+            let secret = json!({"metadata": {"name": NAME}, "stringData": {"key": "new"}});
+            secrets(NAMESPACE).replace(NAME, &post, &serde_json::from_value(secret).unwrap()).await.map(drop)
         }
         "see what a Secret in the operator's namespace holds by a patch" => {
             secrets(NAMESPACE).patch(NAME, &dry, &Patch::Merge(json!({}))).await.map(drop)

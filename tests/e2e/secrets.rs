@@ -36,7 +36,11 @@ async fn ask(client: &Client, method: &str, path: &str, body: &Value) -> Result<
         .uri(format!("/api/v1/namespaces/{NAMESPACE}/{path}"))
         .header(
             "content-type",
-            if method == "PATCH" { "application/merge-patch+json" } else { "application/json" },
+            match (method, body) {
+                ("PATCH", Value::Array(_)) => "application/json-patch+json",
+                ("PATCH", _) => "application/merge-patch+json",
+                _ => "application/json",
+            },
         )
         // Options in the query count only where there is no body.
         .body(if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() })
@@ -79,6 +83,9 @@ async fn a_write_shows_no_secret_to_whoever_may_not_read_it() {
     .await;
 
     let (delete, keep) = (json!({}), json!({"metadata": {"finalizers": ["example.com/mine"]}}));
+    // The first shows the value in the answer, the second in the refusal of a label, before any policy runs.
+    let moved = json!([{"op": "move", "from": "/data/value", "path": "/data/x"}]);
+    let copied = json!([{"op": "copy", "from": "/data/value", "path": "/metadata/labels/a"}]);
     let dry = "?dryRun=All";
     for (name, ..) in VICTIMS {
         let of = |query: &str| format!("secrets/{name}{query}");
@@ -94,6 +101,8 @@ async fn a_write_shows_no_secret_to_whoever_may_not_read_it() {
             ("PATCH", of(""), &part),
             ("PATCH", of(dry), &label),
             ("PATCH", of(""), &keep),
+            ("PATCH", of(dry), &moved),
+            ("PATCH", of(dry), &copied),
             ("PUT", of(""), &keep),
             ("DELETE", of(dry), &foreground),
             ("DELETE", of(""), &foreground),
@@ -143,12 +152,14 @@ async fn a_write_shows_no_secret_to_whoever_may_not_read_it() {
     // Credentials are made, replaced and deleted all the same.
     let new = json!({"metadata": {"name": "secret-attack-new"}, "stringData": {"kubeconfig": "first"}});
     create(&theirs, new).await.unwrap();
-    for (name, change) in [
-        ("secret-attack-new", json!({"stringData": {"kubeconfig": "second"}})),
-        ("secret-attack-credentials", json!({"stringData": {"value": "a", "more": "b"}})),
-        ("secret-attack-in-use", json!({"data": {"value": null, "more": null, "other": "YQ=="}})),
+    for (name, finalizers, values) in [
+        ("secret-attack-new", json!([]), json!({"kubeconfig": "second"})),
+        ("secret-attack-credentials", json!([]), json!({"value": "a", "more": "b"})),
+        ("secret-attack-in-use", json!(["example.com/in-use"]), json!({"other": "a"})),
     ] {
-        let after = theirs.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+        let secret = json!({"metadata": {"name": name, "finalizers": finalizers}, "stringData": values});
+        let secret = serde_json::from_value(secret).unwrap();
+        let after = theirs.replace(name, &PostParams::default(), &secret).await.unwrap();
         let shown = serde_json::to_string(&after).unwrap();
         assert!(!shown.contains(VALUE.1), "{name}: {shown}");
     }
