@@ -28,6 +28,8 @@ pub const LABEL_HOLLOW_LOAD: &str = "kube-node.io/hollow-load";
 pub const LABEL_CLUSTER: &str = "kube-node.io/cluster";
 /// Label of a machine's pod: UID of its Node. By the provider kubemark.
 pub const LABEL_NODE_UID: &str = "kube-node.io/node-uid";
+/// Label of a Secret in the operator's namespace: `true` allows classes to put its values into files of machines. By you.
+pub const LABEL_MACHINE_FILE: &str = "kube-node.io/machine-file";
 /// Annotation of a machine's pod: name of its Node. By the provider kubemark.
 pub const ANNOTATION_NODE: &str = "kube-node.io/node";
 /// Annotation of a machine's pod: the machine's specification, for its hollow kubelet. By the provider kubemark.

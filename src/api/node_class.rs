@@ -189,7 +189,8 @@ pub struct FileSource {
     /// The content itself; absent where one of the two references is set.
     #[schemars(length(max = 65536))]
     pub content: Option<String>,
-    /// A key of a Secret in the operator's namespace; absent where one of the others is set.
+    /// A key of a Secret of type Opaque in the operator's namespace with the label kube-node.io/machine-file: "true"; absent where
+    /// one of the others is set.
     pub secret_key_ref: Option<SecretKeyRef>,
     /// A key of a ConfigMap in the operator's namespace; absent where one of the others is set.
     pub config_map_key_ref: Option<SecretKeyRef>,

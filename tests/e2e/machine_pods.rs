@@ -161,6 +161,14 @@ async fn what_a_file_needs_is_named_until_it_is_there() {
     assert_eq!(message, "file /etc/demo/key: there is no Secret pods-file in namespace kube-node-system");
     let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
     create(&secrets, json!({"metadata": {"name": "pods-file"}, "stringData": {"other": "x"}})).await.unwrap();
+    // Its author may not read the Secret: a class alone must not deliver it.
+    let release = "kubectl -n kube-node-system label secret pods-file kube-node.io/machine-file=true";
+    eventually("the release is asked for", LONG, async || {
+        machine_says(&own, "False", "ReferenceNotFound").await.ends_with(release).then_some(())
+    })
+    .await;
+    let label = json!({"metadata": {"labels": {"kube-node.io/machine-file": "true"}}});
+    secrets.patch("pods-file", &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
     eventually("the key is named", LONG, async || {
         machine_says(&own, "False", "ReferenceNotFound").await.ends_with("has no key id").then_some(())
     })
@@ -178,11 +186,12 @@ async fn what_a_file_needs_is_named_until_it_is_there() {
 #[tokio::test]
 async fn no_file_is_the_token_of_somebody_else() {
     let files = json!([{"path": "/etc/demo/token", "secretKeyRef": {"name": "pods-token", "key": "token"}}]);
+    let labels = json!({"kube-node.io/machine-file": "true"});
     let own = Fixture::nothing(&CLUSTER, "pods-token").await;
     let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
     let of_operator = json!({"kubernetes.io/service-account.name": "kube-node-operator"});
     let secret = json!({
-        "metadata": {"name": "pods-token", "annotations": of_operator},
+        "metadata": {"name": "pods-token", "annotations": of_operator, "labels": labels},
         "type": "kubernetes.io/service-account-token",
     });
     create(&secrets, secret).await.unwrap();

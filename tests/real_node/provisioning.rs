@@ -26,7 +26,7 @@ pub async fn files_reach_the_machine_as_they_were_asked_for() {
     let client = CLUSTER.client().await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "kube-node-system");
     let maps: Api<ConfigMap> = Api::namespaced(client, "kube-node-system");
-    create(&secrets, json!({"metadata": {"name": "ssh"}, "stringData": {"id": "key"}})).await.unwrap();
+    create(&secrets, json!({"metadata": {"name": "ssh", "labels": {"kube-node.io/machine-file": "true"}}, "stringData": {"id": "key"}})).await.unwrap();
     create(&maps, json!({"metadata": {"name": "units"}, "data": {"unit": "[Unit]"}})).await.unwrap();
     let files = json!({"provisioning": {"files": [
         {"path": "/etc/ssh/key", "permissions": "0400", "secretKeyRef": {"name": "ssh", "key": "id"}},

@@ -4,8 +4,8 @@ use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, Secret},
 };
-use kube::{Api, Client};
-use kube_node_api::{FileSource, ProvisionedFile, SecretKeyRef};
+use kube::{Api, Client, ResourceExt};
+use kube_node_api::{FileSource, ProvisionedFile, SecretKeyRef, names::LABEL_MACHINE_FILE};
 
 use super::pod::{File, USER};
 use crate::provider::ProviderError;
@@ -15,10 +15,10 @@ const MODE: i32 = 0o644;
 /// Names of users and groups that each of our images has; others are given as numbers.
 const NAMES: [(&str, i64); 2] = [("root", 0), ("nonroot", USER)];
 
-/// Types of Secrets that no machine may get: tokens, with which the control plane fills a Secret for any
-/// ServiceAccount of the namespace, and helm releases with the values given to them.
-const IDENTITIES: [&str; 3] =
-    ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
+/// Type of the Secrets whose content people write; a controller writes that of the others.
+const OPAQUE: &str = "Opaque";
+/// Beginning of the names of Secrets with the keys of the autoscaler server and its client.
+const AUTOSCALER: &str = "kube-node-autoscaler-";
 
 /// Sources of the contents of files.
 #[derive(Clone, Debug)]
@@ -55,9 +55,8 @@ impl Sources {
         }
         let (kind, SecretKeyRef { name, key }, content) = if let Some(of) = &source.secret_key_ref {
             let secret = self.secrets.get_opt(&of.name).await.map_err(ProviderError::retryable)?;
-            let r#type = secret.as_ref().and_then(|secret| secret.type_.as_deref());
-            if let Some(message) = identity(path, &of.name, r#type) {
-                return Err(ProviderError::Invalid(message));
+            if let Some(secret) = &secret {
+                check_release(path, secret, &self.namespace)?;
             }
             ("Secret", of, secret.map(|secret| secret.data?.remove(&of.key)))
         } else if let Some(of) = &source.config_map_key_ref {
@@ -83,12 +82,26 @@ impl Sources {
     }
 }
 
-/// Message if no machine may get a Secret of this type; None if it may.
-fn identity(path: &str, name: &str, r#type: Option<&str>) -> Option<String> {
-    let r#type = r#type.filter(|r#type| IDENTITIES.contains(r#type))?;
-    Some(format!(
-        "file {path}: Secret {name} is of type {type}, and no machine gets what belongs to somebody else: put what it needs into a Secret of type Opaque"
-    ))
+/// Checks that machines may get this Secret. A class is written by people who may not read the Secrets of the namespace, so only
+/// those are delivered that their owner has labelled for it. A label may come later, as a missing Secret may.
+fn check_release(path: &str, secret: &Secret, namespace: &str) -> Result<(), ProviderError> {
+    let name = secret.name_any();
+    let r#type = secret.type_.as_deref().unwrap_or(OPAQUE);
+    if r#type != OPAQUE || name.starts_with(AUTOSCALER) {
+        let what = match r#type {
+            OPAQUE => "belongs to the autoscaler server".to_owned(),
+            other => format!("is of type {other}"),
+        };
+        return Err(ProviderError::Invalid(format!(
+            "file {path}: Secret {name} {what}, and no machine gets what belongs to somebody else: put what it needs into another Secret of type {OPAQUE}"
+        )));
+    }
+    if secret.labels().get(LABEL_MACHINE_FILE).is_none_or(|value| value != "true") {
+        return Err(ProviderError::NotFound(format!(
+            "file {path}: Secret {name} is not released to machines: if each machine of this class may have it, kubectl -n {namespace} label secret {name} {LABEL_MACHINE_FILE}=true"
+        )));
+    }
+    Ok(())
 }
 
 /// The file as the machine gets it.
@@ -130,12 +143,29 @@ mod tests {
     }
 
     #[test]
-    fn no_machine_gets_an_identity() {
-        for r#type in [None, Some("Opaque"), Some("kubernetes.io/tls"), Some("kubernetes.io/ssh-auth")] {
-            assert_eq!(identity("/a", "s", r#type), None);
-        }
-        for r#type in IDENTITIES {
-            assert!(identity("/a", "s", Some(r#type)).unwrap().contains(r#type));
+    fn a_machine_gets_opaque_secrets_that_are_labelled_for_it_alone() {
+        let refusal = |name: &str, r#type: &str, label: &str| {
+            let metadata = serde_json::json!({ "name": name, "labels": { LABEL_MACHINE_FILE: label } });
+            let secret =
+                serde_json::from_value(serde_json::json!({ "metadata": metadata, "type": r#type })).unwrap();
+            check_release("/a", &secret, "system").err()
+        };
+        assert!(refusal("ssh", OPAQUE, "true").is_none());
+        let later = refusal("ssh", OPAQUE, "false").unwrap();
+        assert_eq!(later.reason(), "ReferenceNotFound");
+        let wanted = "kubectl -n system label secret ssh kube-node.io/machine-file=true";
+        assert!(later.to_string().ends_with(wanted), "{later}");
+        for (name, r#type, what) in [
+            ("a", "kubernetes.io/service-account-token", "is of type kubernetes.io/service-account-token"),
+            ("a", "bootstrap.kubernetes.io/token", "is of type bootstrap.kubernetes.io/token"),
+            ("a", "helm.sh/release.v1", "is of type helm.sh/release.v1"),
+            ("a", "kubernetes.io/tls", "is of type kubernetes.io/tls"),
+            ("kube-node-autoscaler-server", OPAQUE, "belongs to the autoscaler server"),
+            ("kube-node-autoscaler-client", OPAQUE, "belongs to the autoscaler server"),
+        ] {
+            let refusal = refusal(name, r#type, "true").unwrap();
+            assert_eq!(refusal.reason(), "InvalidMachine");
+            assert!(refusal.to_string().contains(what), "{refusal}");
         }
     }
 
