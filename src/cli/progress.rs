@@ -13,7 +13,11 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher::watch_object},
 };
-use kube_ext::{error::refusal, process::print_line};
+use kube_ext::{
+    error::refusal,
+    printable::{on_one_line, printable},
+    process::print_line,
+};
 use kube_node_api::{GoDuration, NodeSet};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -142,7 +146,8 @@ impl Display {
             bar.set_length(self.most);
             bar.set_position(self.most - (waiting.total - waiting.done).min(self.most));
             bar.set_prefix(waiting.counts.clone());
-            bar.set_message(waiting.delay.clone().unwrap_or_else(|| waiting.line.clone()));
+            let message = waiting.delay.as_ref().unwrap_or(&waiting.line);
+            bar.set_message(on_one_line(message).into_owned());
         } else {
             let (now, text) = (Instant::now(), waiting.text());
             let is_news = |(at, last): &(Instant, String)| *last != text && now - *at >= self.line_interval;
@@ -157,7 +162,7 @@ impl Display {
     /// Prints a line beside the progress.
     fn note(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.println(printable(text)),
             None => print_line(text),
         }
     }

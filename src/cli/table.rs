@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal};
 
+use kube_ext::printable::on_one_line;
+
 /// Space between two columns.
 const GAP: &str = "   ";
 /// Minimum width of a column.
@@ -19,9 +21,9 @@ impl Table {
         Self { rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()] }
     }
 
-    /// Adds a row with one cell per heading.
+    /// Adds a row with one cell per heading. A cell stays on its line, whoever wrote what it holds.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| on_one_line(&cell).into_owned()).collect());
     }
 
     /// The text without a final newline; `width` is that of the terminal, `None` without one.

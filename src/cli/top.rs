@@ -13,7 +13,7 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta, runtime::watcher};
-use kube_ext::objects::list;
+use kube_ext::{objects::list, printable::printable};
 use kube_node_api::{GoDuration, NodeSet};
 use kube_node_cache::{Cache, CustomObject, NodeStage, NodeView, ReflectError};
 use tokio::{
@@ -124,7 +124,8 @@ impl Shown {
         let mut silent_since = None;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let now = Timestamp::now();
-            let text = self.text(terminal_size(), now, silent_since).replace('\n', "\x1b[K\r\n");
+            let text = self.text(terminal_size(), now, silent_since);
+            let text = printable(&text).replace('\n', "\x1b[K\r\n");
             // Overwrites the screen line by line, which avoids flicker.
             write(&format!("\x1b[H{text}\x1b[K\x1b[J"))?;
             let request = timeout(ANSWER, client.apiserver_version());

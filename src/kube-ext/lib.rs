@@ -18,6 +18,7 @@ pub mod memory;
 pub mod metrics;
 pub mod objects;
 pub mod pause;
+pub mod printable;
 pub mod process;
 pub mod proxy;
 pub mod rate;

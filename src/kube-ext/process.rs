@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::environment;
+use crate::{environment, printable::printable};
 
 /// The first failure to write a line of the result.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
@@ -56,19 +56,19 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Prints a line of the result. A reader that has closed the pipe, such as `head`, has what it wants; `println!`
+/// Prints a line of the result, [printable](printable()). A reader that has closed the pipe, such as `head`, has what it wants; `println!`
 /// would panic. Any other failure is that of the command, once it ends.
 pub fn print_line(line: impl Display) {
-    if let Err(error) = writeln!(io::stdout(), "{line}")
+    if let Err(error) = writeln!(io::stdout(), "{}", printable(&line.to_string()))
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         let _ = OUTPUT_FAILURE.set(error);
     }
 }
 
-/// Prints a line for people on standard error. `eprintln!` panics where nobody can read it, such as on a full disk.
+/// Prints a line for people on standard error, [printable](printable()). `eprintln!` panics where nobody can read it, such as on a full disk.
 pub fn print_note(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", printable(&line.to_string()));
 }
 
 /// Runs the asynchronous part of a command.

@@ -6,6 +6,7 @@
 use std::{io::Write, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use kube_ext::printable::{on_one_line, printable};
 
 /// Interval of progress lines of an unfinished step, without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -42,14 +43,14 @@ impl Progress {
         if self.bar.is_hidden() {
             self.line(text);
         } else {
-            self.bar.set_message(text.to_owned());
+            self.bar.set_message(on_one_line(text).into_owned());
         }
     }
 
     /// Updates the progress of the present step. Without a terminal only some updates are printed.
     pub fn update(&self, text: &str) {
         if !self.bar.is_hidden() {
-            self.bar.set_message(text.to_owned());
+            self.bar.set_message(on_one_line(text).into_owned());
         } else if self.bar.elapsed() >= LINE_INTERVAL {
             self.step(text);
         }
@@ -59,7 +60,7 @@ impl Progress {
     /// without a reader.
     pub fn line(&self, text: &str) {
         if !self.is_silent {
-            self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{text}")));
+            self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{}", printable(text))));
         }
     }
 
