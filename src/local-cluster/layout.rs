@@ -6,12 +6,13 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, ErrorKind},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
+use nix::unistd::geteuid;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -110,6 +111,7 @@ impl Layout {
 
     /// Creates the folder if needed, checks that it is ours, and returns its state or a new one.
     pub fn prepare(&self) -> anyhow::Result<State> {
+        self.keep_others_out()?;
         match fs::read_dir(&self.dir) {
             Ok(entries) => {
                 let is_new =
@@ -128,6 +130,27 @@ impl Layout {
             .and_then(|()| Ok(self.open_lock()?))
             .with_context(|| not_writable(&self.dir))?;
         Ok(state)
+    }
+
+    /// Refuses a folder of another user, who could read the keys of the cluster and replace its files, and takes the right to write
+    /// there from all others.
+    fn keep_others_out(&self) -> anyhow::Result<()> {
+        let found = match fs::metadata(&self.dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            found => found.with_context(|| not_writable(&self.dir))?,
+        };
+        let (owner, own) = (found.uid(), geteuid().as_raw());
+        ensure!(
+            owner == own,
+            "the data folder {} belongs to the user with the ID {owner}, and this is {own}: choose another folder with --data-dir",
+            self.dir.display()
+        );
+        let mode = found.mode() & 0o7777;
+        if found.is_dir() && mode & 0o022 != 0 {
+            fs::set_permissions(&self.dir, fs::Permissions::from_mode(mode & !0o022))
+                .with_context(|| not_writable(&self.dir))?;
+        }
+        Ok(())
     }
 
     /// Takes the right to run the cluster. A thread of a killed supervisor may hold the lock for a moment longer.
@@ -211,6 +234,29 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("kube-node-layout-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         Layout::new(Some(&dir)).unwrap()
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_refused_and_others_cannot_write_to_an_own_one() {
+        let own = layout("own");
+        fs::create_dir_all(own.dir()).unwrap();
+        fs::set_permissions(own.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+        own.prepare().unwrap();
+        assert_eq!(fs::metadata(own.dir()).unwrap().mode() & 0o777, 0o755);
+        // Root gives the folder away; another user finds one of root.
+        let other = if geteuid().is_root() {
+            std::os::unix::fs::chown(own.dir(), Some(65_534), None).unwrap();
+            own.clone()
+        } else {
+            Layout::new(Some(Path::new("/usr"))).unwrap()
+        };
+        let error = other.prepare().unwrap_err().to_string();
+        assert!(
+            error.contains("belongs to the user with the ID")
+                && error.ends_with("choose another folder with --data-dir"),
+            "{error}"
+        );
+        fs::remove_dir_all(own.dir()).unwrap();
     }
 
     #[tokio::test]
