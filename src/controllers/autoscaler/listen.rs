@@ -4,7 +4,7 @@
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::{FileTypeExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -112,8 +112,8 @@ pub(super) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Removes the file of the socket with the listener.
-        _file: ScopeGuard<PathBuf, fn(PathBuf)>,
+        /// Path of the socket. Removes its file with the listener.
+        file: ScopeGuard<PathBuf, fn(PathBuf)>,
     },
 }
 
@@ -123,11 +123,8 @@ impl Listener {
             Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Address::Unix(path) => {
                 remove_stale_socket(path).await?;
-                let listener = UnixListener::bind(path)?;
-                let file = scopeguard::guard(path.clone(), remove as fn(PathBuf));
-                // A client that may open the socket may resize the cluster.
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-                Ok(Self::Unix { listener, _file: file })
+                let listener = bind_private(path)?;
+                Ok(Self::Unix { listener, file: scopeguard::guard(path.clone(), remove as fn(PathBuf)) })
             }
             Address::InProcess(_) => Err(io::ErrorKind::Unsupported.into()),
         }
@@ -139,11 +136,7 @@ impl Listener {
             Self::Tcp(listener) => {
                 listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
             }
-            Self::Unix { listener, .. } => {
-                let path =
-                    listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
-                path.unwrap_or_default().display().to_string()
-            }
+            Self::Unix { file, .. } => file.display().to_string(),
         }
     }
 
@@ -197,6 +190,20 @@ impl Listener {
 
 fn remove(socket: PathBuf) {
     let _ = std::fs::remove_file(socket);
+}
+
+/// A socket that only its owner may open: whoever opens it may resize the cluster. A new socket has the mode of the umask, and may
+/// be opened as soon as it is there. So it is made in a private folder, and gets its path with its final mode.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let folder = path.with_file_name(format!(".{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+    let folder = scopeguard::guard(folder, |folder| drop(std::fs::remove_dir_all(folder)));
+    let hidden = folder.join("s");
+    let listener = UnixListener::bind(&hidden)?;
+    std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+    // Unlike a rename, fails if another server has the path.
+    std::fs::hard_link(&hidden, path)?;
+    Ok(listener)
 }
 
 /// Removes the file of a socket that has no listener.
@@ -258,6 +265,40 @@ mod tests {
         for text in ["8086", "localhost:8086", "unix://run/a.sock", ""] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+    }
+
+    #[tokio::test]
+    async fn nobody_else_may_open_a_socket_at_any_time() {
+        let folder = std::env::temp_dir().join(format!("kube-node-socket-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let address = Address::Unix(folder.join("autoscaler.sock"));
+        let (path, ended) = (folder.join("autoscaler.sock"), CancellationToken::new());
+        let watching = std::thread::spawn({
+            let (path, ended) = (path.clone(), ended.clone());
+            move || {
+                let mut modes = std::collections::BTreeSet::new();
+                while !ended.is_cancelled() {
+                    modes.extend(
+                        std::fs::metadata(&path).ok().map(|found| found.permissions().mode() & 0o777),
+                    );
+                }
+                modes
+            }
+        });
+        for _ in 0..500 {
+            let listener = Listener::bind(&address).await.unwrap();
+            assert_eq!(listener.address(), path.display().to_string());
+            UnixStream::connect(&path).await.unwrap();
+        }
+        let first = Listener::bind(&address).await.unwrap();
+        let second = Listener::bind(&address).await.err().expect("the path is taken");
+        assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
+        UnixStream::connect(&path).await.unwrap();
+        drop(first);
+        ended.cancel();
+        assert_eq!(watching.join().unwrap(), [0o600].into());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        std::fs::remove_dir(&folder).unwrap();
     }
 
     mod handshakes {
