@@ -4,13 +4,19 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
-use k8s_openapi::api::core::v1::Node;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{
+    Api,
+    api::{LogParams, PropagationPolicy},
+};
 use serde_json::{Value, json};
 
 use crate::CLUSTER;
-use kube_node_testing::{Fixture, LONG, class_spec, eventually, http::Request, name, phase};
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, http::Request, name, phase};
 
 /// A node of its own with a pod `test` that runs, which these annotations are about.
 async fn pod_on_a_node(test: &str, annotations: Value, more: Value) -> (Fixture, Node) {
@@ -133,6 +139,55 @@ async fn logs_are_those_of_a_kubelet() {
     // It ends with its container.
     let all: Vec<String> = Kubectl::start(&["logs", "end-again", "-f"]).lines().collect();
     assert!(!all.is_empty());
+    own.clean_up().await;
+}
+
+/// More than a process serves at once.
+const STREAMS: usize = 1_100;
+
+/// A person with `pods/log` and `pods/exec` in one namespace holds all that they can get.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_opens_all_streams_leaves_those_of_others_to_them() {
+    let annotations = json!({"hollow.kube-node.io/log-interval": "10s"});
+    let (own, node) = pod_on_a_node("end-shares", annotations.clone(), json!({})).await;
+    let tenants: Api<Namespace> = Api::all(own.client.clone());
+    create(&tenants, json!({"metadata": {"name": "end-shares-tenant"}})).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(own.client.clone(), "end-shares-tenant");
+    let spec = json!({
+        "nodeName": name(&node), "containers": [{"name": "main", "image": "example.com/main:1"}],
+        "tolerations": [{"operator": "Exists"}],
+    });
+    eventually("the namespace has its account", LONG, async || {
+        create(&pods, json!({"metadata": {"name": "tenant", "annotations": annotations}, "spec": spec}))
+            .await
+            .ok()
+    })
+    .await;
+    eventually("its pod runs", LONG, async || {
+        (phase(&pods.get("tenant").await.unwrap()) == "Running").then_some(())
+    })
+    .await;
+    let follow = LogParams { follow: true, ..LogParams::default() };
+    let opened: Vec<_> = stream::iter(0..STREAMS)
+        .map(|_| async { pods.log_stream("tenant", &follow).await.map_err(|error| error.to_string()) })
+        .buffer_unordered(32)
+        .collect()
+        .await;
+    let (held, refused): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+    let why = refused.into_iter().find_map(Result::err).expect("not all of them are opened");
+    assert!(why.contains("namespace end-shares-tenant has "), "{why}");
+
+    let began = Instant::now();
+    assert!(own.pods.logs("end-shares", &LogParams::default()).await.unwrap().starts_with("line 0 of "));
+    let of_log = began.elapsed();
+    assert_eq!(CLUSTER.kubectl(&["exec", "end-shares", "--", "echo", "here"]), "here\n");
+    let of_command = began.elapsed() - of_log;
+    println!(
+        "{} streams are held; a log of another namespace takes {of_log:?}, a command {of_command:?}",
+        held.len()
+    );
+    drop(held);
+    delete(&tenants, "end-shares-tenant", PropagationPolicy::Background).await;
     own.clean_up().await;
 }
 

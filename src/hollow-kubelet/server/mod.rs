@@ -20,6 +20,7 @@ mod router;
 mod shell;
 mod spdy;
 mod stats;
+mod stream_shares;
 mod upgrade;
 mod usage;
 
@@ -50,6 +51,7 @@ pub(super) use self::listeners::ListenerPool;
 pub use self::listeners::Ports;
 use self::{
     access::Access, certificate::CertificateSource, connection_slots::ConnectionSlots, metrics::Metrics,
+    stream_shares::StreamShares,
 };
 use super::served_machine::ServedMachines;
 
@@ -96,6 +98,7 @@ pub struct Server {
     /// Certificates, once they could be read.
     certificates: OnceLock<Certificates>,
     slots: ConnectionSlots,
+    streams: Arc<StreamShares>,
     shutdown: CancellationToken,
 }
 
@@ -120,6 +123,7 @@ impl Server {
             options,
             certificates: OnceLock::new(),
             slots: ConnectionSlots::default(),
+            streams: Arc::default(),
             shutdown: CancellationToken::new(),
         })
     }

@@ -1,7 +1,7 @@
 //! Routes of a kubelet's HTTP server, for requests that are authorized already.
 //!
-//! A request carries two extensions: the machine ([`ServedMachine`]) and the slot of its connection, which an
-//! upgrade holds for as long as its streams.
+//! A request carries the machine ([`ServedMachine`]) and the slot of its connection as extensions. One for streams gets a permit of its
+//! namespace too. An upgrade holds slot and permit for as long as its streams.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodFilter, MethodRouter, get, on, post},
 };
+use futures::StreamExt;
 use http::{StatusCode, Uri, header::CONTENT_TYPE};
 use kube_ext::environment;
 use kube_node_cache::{Container, PodView};
@@ -77,8 +78,9 @@ pub fn router(server: &Arc<Server>) -> Router {
         let handler = move |State(server): State<Arc<Server>>,
                             machine: Machine,
                             target: Path<Target>,
-                            request| async move {
+                            mut request: Request| async move {
             let pod = target.pod(&machine)?;
+            request.extensions_mut().insert(Arc::new(server.streams.take(&target.namespace)?));
             exec::answer(&server.shutdown, &machine, &pod, &target.container, kind, request)
         };
         on(MethodFilter::GET.or(MethodFilter::POST), handler)
@@ -171,18 +173,21 @@ async fn port_forward(
     State(server): State<Arc<Server>>,
     Extension(machine): Machine,
     Path(target): Path<Target>,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, Refusal> {
     let pod = target.pod(&machine)?;
+    request.extensions_mut().insert(Arc::new(server.streams.take(&target.namespace)?));
     port_forward::answer(&server.shutdown, &machine, &pod, request)
 }
 
 async fn run(
+    State(server): State<Arc<Server>>,
     Extension(machine): Machine,
     Path(target): Path<Target>,
     uri: Uri,
 ) -> Result<impl IntoResponse, Refusal> {
     let pod = target.pod(&machine)?;
+    let _permit = server.streams.take(&target.namespace)?;
     let query = Query::of(&uri);
     let command = query.first("cmd").unwrap_or_default().split(' ').map(ToOwned::to_owned).collect();
     let (output, code) = exec::run(&machine, &pod, &target.container, command).await?;
@@ -194,6 +199,7 @@ async fn run(
 }
 
 async fn logs(
+    State(server): State<Arc<Server>>,
     Extension(machine): Machine,
     Path(target): Path<Target>,
     uri: Uri,
@@ -207,7 +213,13 @@ async fn logs(
         .ok_or_else(|| none(format!("container {name:?} not found in pod {pod_name:?}")))?;
     let run = Run::logged(&pod, &found, options.previous).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let follower = LogFollower::new(&machine, &pod, &found, run, options, now);
-    Ok(([(CONTENT_TYPE, TEXT)], Body::from_stream(follower.stream())))
+    // A client that reads slowly holds its connection, whether it follows the log or not.
+    let permit = server.streams.take(&target.namespace)?;
+    let held = follower.stream().map(move |chunk| {
+        let _ = &permit;
+        chunk
+    });
+    Ok(([(CONTENT_TYPE, TEXT)], Body::from_stream(held)))
 }
 
 /// Resource usage of the machine and its pods, passed to `read`.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{connection_slots::ConnectionSlot, spdy};
+use super::{connection_slots::ConnectionSlot, spdy, stream_shares::StreamPermit};
 
 /// SPDY in the header `Upgrade`.
 const SPDY: &str = "SPDY/3.1";
@@ -26,7 +26,7 @@ const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version"
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
 /// Answers a request for streams of `protocol`, and serves them by `serve` in a task of its own, until
-/// `shutdown`.
+/// `shutdown`. The task holds the slot and the permit that the request carries.
 pub fn spdy<F>(
     shutdown: &CancellationToken,
     mut request: Request,
@@ -45,7 +45,8 @@ where
         let why = "unable to upgrade: none of the protocols is known\n";
         return (StatusCode::FORBIDDEN, [(ACCEPTED, protocol)], why).into_response();
     }
-    let slot = request.extensions_mut().remove::<Arc<ConnectionSlot>>();
+    let extensions = request.extensions_mut();
+    let held = (extensions.remove::<Arc<ConnectionSlot>>(), extensions.remove::<Arc<StreamPermit>>());
     let upgraded = hyper::upgrade::on(&mut request);
     environment::spawn(shutdown.clone().run_until_cancelled_owned(async move {
         let served = async {
@@ -55,7 +56,7 @@ where
         if let Err(error) = served.await {
             debug!(%error, "a client's streams ended");
         }
-        drop(slot);
+        drop(held);
     }));
     let headers = [(CONNECTION, "Upgrade"), (UPGRADE, SPDY), (PROTOCOL, protocol)];
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
