@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::provider::{ProviderError, Trouble, Watchers};
+use crate::provider::{MachineId, ProviderError, Trouble, Watchers};
 
 use super::{
     Options, answers::away, credentials::Credentials, noted_secrets::NotedSecrets, view::MachinePod,
@@ -95,6 +95,12 @@ impl HostingCluster {
             Connection::Down(message) => Err(ProviderError::Unreachable(message.clone())),
             Connection::Pending => Err(self.busy()),
         }
+    }
+
+    /// The pods of the machine in this cluster, as far as they are known. A pod with the UID of a Node and the name of another one is
+    /// no machine of either.
+    pub fn pods_of(&self, id: &MachineId) -> Vec<Arc<MachinePod>> {
+        self.pods.by_index(&id.uid).into_iter().filter(|pod| pod.id == *id).collect()
     }
 
     /// Obstacle of the cluster: its machines are known only as they were before.
@@ -207,14 +213,15 @@ impl HostingClusters {
         all(&self.home.0, &self.others)
     }
 
-    /// The pods of the machine with this UID, each once: from a cluster that can be used if there is one.
-    pub fn pods_of(&self, uid: &str) -> Vec<(Arc<HostingCluster>, Arc<MachinePod>)> {
+    /// The pods of the machine, each once: from a cluster that can be used if there is one. Any of these clusters may have made
+    /// them.
+    pub fn pods_of(&self, id: &MachineId) -> Vec<(Arc<HostingCluster>, Arc<MachinePod>)> {
         let mut clusters = self.all();
         clusters.sort_by_key(|cluster| cluster.machines().is_err());
         let mut seen = BTreeSet::new();
-        let pods = clusters.into_iter().flat_map(|cluster| {
-            cluster.pods.by_index(uid).into_iter().map(move |pod| (Arc::clone(&cluster), pod))
-        });
+        let pods = clusters
+            .into_iter()
+            .flat_map(|cluster| cluster.pods_of(id).into_iter().map(move |pod| (Arc::clone(&cluster), pod)));
         pods.filter(|(_, pod)| seen.insert(pod.uid.clone())).collect()
     }
 }

@@ -33,7 +33,7 @@ pub async fn delete_noted(
     }
     let mut failed = None;
     for (name, id) in noted.all() {
-        let has_pod = clusters.iter().any(|cluster| !cluster.pods.by_index(&id.uid).is_empty());
+        let has_pod = clusters.iter().any(|cluster| !cluster.pods_of(&id).is_empty());
         if !has_pod && nodes.get(&id.node).is_some_and(|node| node.uid == id.uid) {
             continue;
         }

@@ -132,7 +132,7 @@ impl Provider for KubemarkProvider {
         in_time(async {
             let Some((cluster, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
             self.update_settings(&cluster, &pod, settings).await?;
-            self.renew_token(&cluster, id).await
+            self.renew_token(id).await
         })
         .await
     }
@@ -180,6 +180,9 @@ impl Provider for KubemarkProvider {
         for error in results.into_iter().filter_map(Result::err) {
             warn!(error = chain(&error), "Secrets of machines cannot be looked through");
         }
+        if let Err(error) = in_time(self.delete_strays(&known)).await {
+            warn!(error = chain(&error), "a pod cannot be deleted whose machine is in another cluster");
+        }
         known.iter().flat_map(|cluster| cluster.pods.all()).map(|pod| pod.id.clone()).collect()
     }
 
@@ -217,16 +220,44 @@ impl KubemarkProvider {
         }
     }
 
-    /// The pod of a machine and its hosting cluster.
+    /// The pod of a machine and its hosting cluster. The machine of a Node is in the cluster that its class leads to: another cluster
+    /// may show what it likes, and would get the credentials of the Node.
     fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
+        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid);
+        let pods = match node.as_ref().and_then(|node| self.cluster_of(node)) {
+            Some(own) => own.pods_of(id).into_iter().map(|pod| (Arc::clone(&own), pod)).collect(),
+            None => self.clusters.pods_of(id),
+        };
         // While an old pod leaves, its successor may exist already.
-        if let Some(found) = self.clusters.pods_of(&id.uid).into_iter().min_by_key(|(_, pod)| pod.leaving) {
+        if let Some(found) = pods.into_iter().min_by_key(|(_, pod)| pod.leaving) {
             return Ok(Some(found));
         }
         // No pod is known. Only the cluster that would host it can tell that there is none.
-        let Some(node) = self.nodes.get(&id.node).filter(|node| node.uid == id.uid) else { return Ok(None) };
-        self.cluster_of(&node).machines()?;
+        if let Some(node) = node {
+            self.cluster_of(&node).unwrap_or_else(|| self.clusters.of(None)).machines()?;
+        }
         Ok(None)
+    }
+
+    /// Deletes the pods of machines that are in another one of these clusters: those of a class that was made again with other
+    /// credentials, or what a cluster made by itself.
+    async fn delete_strays(&self, clusters: &[Arc<HostingCluster>]) -> Result<(), ProviderError> {
+        let mut failed = None;
+        for cluster in clusters {
+            for pod in cluster.pods.all().into_iter().filter(|pod| !pod.leaving) {
+                let node = self.nodes.get(&pod.id.node).filter(|node| node.uid == pod.id.uid);
+                let own = node.and_then(|node| self.cluster_of(&node));
+                let machines = own.map(|own| own.pods_of(&pod.id)).unwrap_or_default();
+                // Two credentials may lead to one cluster, whose pods both show.
+                let is_stray =
+                    machines.iter().any(|own| !own.leaving) && machines.iter().all(|own| own.uid != pod.uid);
+                if is_stray {
+                    info!(pod = pod.name, "the machine is in another cluster: deleting the pod");
+                    failed = delete_pod(cluster, &pod).await.err().or(failed);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// The Node of a machine that this process has made.
@@ -238,26 +269,28 @@ impl KubemarkProvider {
     /// The pod of a machine that this process has made, while no watch shows it: its Node must not go before it.
     async fn find_unseen(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
         let Some(node) = self.made_lately(id) else { return Ok(None) };
-        let cluster = self.cluster_of(&node);
+        let Some(cluster) = self.cluster_of(&node) else { return Ok(None) };
         let own = ListParams::default().labels(&of_machine(id));
         let pods = cluster.api::<Pod>()?.list(&own).await.map_err(refused)?.into_iter().map(MachinePod::from);
-        let Some(pod) = pods.min_by_key(|pod| pod.leaving) else {
+        let Some(pod) = pods.filter(|pod| pod.id == *id).min_by_key(|pod| pod.leaving) else {
             self.tokens.lock().remove(&id.uid);
             return Ok(None);
         };
         Ok(Some((cluster, Arc::new(pod))))
     }
 
-    fn cluster_of(&self, node: &NodeView) -> Arc<HostingCluster> {
-        let class = node.class().and_then(|name| self.classes.get(name)?.object.clone().ok());
-        let credentials = class.as_ref().and_then(|class| class.spec.credentials_secret_ref.as_ref());
-        self.clusters.of(credentials.map(|secret| secret.name.as_str()))
+    /// The cluster that the class of a Node leads to; None if the class cannot be read.
+    fn cluster_of(&self, node: &NodeView) -> Option<Arc<HostingCluster>> {
+        let class = self.classes.get(node.class()?)?.object.clone().ok()?;
+        let credentials = class.spec.credentials_secret_ref.as_ref();
+        Some(self.clusters.of(credentials.map(|secret| secret.name.as_str())))
     }
 
     async fn create_pod(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let MachineRequest { id, machine, settings, credentials } = request;
         let cluster = self.clusters.of(credentials.as_deref());
-        if cluster.machines()?.by_index(&id.uid).iter().any(|pod| !pod.leaving) {
+        cluster.machines()?;
+        if cluster.pods_of(id).iter().any(|pod| !pod.leaving) {
             return Ok(());
         }
         let (secrets, pods) = (cluster.api::<Secret>()?, cluster.api::<Pod>()?);
@@ -331,11 +364,13 @@ impl KubemarkProvider {
         !is_good && self.nodes.get(&id.node).is_some_and(is_unready)
     }
 
-    /// Gives a machine that may have missed the lifetime of its token another one.
-    async fn renew_token(&self, cluster: &HostingCluster, id: &MachineId) -> Result<(), ProviderError> {
-        if !self.needs_token(id) {
+    /// Gives a machine that may have missed the lifetime of its token another one, in the cluster that the class of its Node leads to.
+    async fn renew_token(&self, id: &MachineId) -> Result<(), ProviderError> {
+        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid);
+        let Some(cluster) = node.and_then(|node| self.cluster_of(&node)).filter(|_| self.needs_token(id))
+        else {
             return Ok(());
-        }
+        };
         info!("another token: the machine has not made use of the one before");
         let secrets = cluster.api::<Secret>()?;
         let (bootstrap, expires) = self.bootstrap(id).await?;
@@ -347,7 +382,7 @@ impl KubemarkProvider {
 
     async fn delete_pods(&self, id: &MachineId) -> Result<(), ProviderError> {
         let mut failed = None;
-        for (cluster, pod) in self.clusters.pods_of(&id.uid) {
+        for (cluster, pod) in self.clusters.pods_of(id) {
             self.tokens.lock().remove(&id.uid);
             // A pod that cannot be deleted protects no other one, here or in another cluster.
             failed = delete_pod(&cluster, &pod).await.err().or(failed);

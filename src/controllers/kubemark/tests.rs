@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use http::{Method, Request, Response};
 use kube::client::Body;
+use kube_node_cache::intern;
 use serde_json::Value;
 
 use super::*;
@@ -77,19 +78,116 @@ fn provider(client: Client, classes: Vec<CustomObject<NodeClass>>) -> KubemarkPr
     KubemarkProvider::new(client, Cache::full([]), Cache::full(classes), options)
 }
 
-#[tokio::test(start_paused = true)]
-async fn deleting_a_machine_asks_for_no_secret_but_its_own() {
-    let (client, requests) = hosting_cluster();
-    let id = MachineId { uid: "a".into(), node: "a".into() };
-    let pod = MachinePod {
-        name: "a".to_owned(),
-        uid: "u".to_owned(),
-        id,
+fn machine(uid: &str, node: &str) -> MachineId {
+    MachineId { uid: uid.into(), node: node.into() }
+}
+
+fn machine_pod(name: &str, uid: &str, id: &MachineId) -> MachinePod {
+    MachinePod {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        id: id.clone(),
         leaving: false,
         health: Health::Running,
         last_end: None,
         settings: None,
+    }
+}
+
+/// A class of this provider.
+fn class(name: &str, spec: Value) -> CustomObject<NodeClass> {
+    let metadata = json!({"name": name});
+    let class = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass", "metadata": metadata, "spec": spec});
+    serde_json::from_value(class).unwrap()
+}
+
+/// The spec of a class whose pods are in the cluster of these credentials.
+fn led_to(credentials: Option<&str>) -> Value {
+    let reference = credentials.map(|name| json!({"name": name}));
+    json!({"nodeController": NAME, "capacity": {"cpu": "1", "memory": "1Gi"}, "credentialsSecretRef": reference})
+}
+
+/// A provider with the Node `a`, whose class leads to the cluster of these credentials, and two clusters: this one and `elsewhere`.
+async fn provider_of_a_node(
+    client: Client,
+    credentials: Option<&str>,
+) -> (KubemarkProvider, [Arc<HostingCluster>; 2]) {
+    let provider = provider(client, vec![class("own", led_to(credentials))]);
+    let labels = [(names::LABEL_NODECLASS, "own")].map(|(key, value)| (intern(key), intern(value)));
+    let node = NodeView {
+        name: "a".into(),
+        uid: "a".into(),
+        labels: labels.into_iter().collect(),
+        ..NodeView::default()
     };
+    provider.nodes.list_of([node]);
+    let clusters = [None, Some("elsewhere")].map(|name| provider.clusters.of(name));
+    tokio::time::sleep(SOON).await;
+    (provider, clusters)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_shows_the_machine_of_a_node_of_others_gets_nothing_of_it() {
+    let (client, requests) = hosting_cluster();
+    let (provider, [here, elsewhere]) = provider_of_a_node(client, None).await;
+    requests.lock().clear();
+    let id = machine("a", "a");
+    elsewhere.pods.list_of([machine_pod("a", "fake", &id)]);
+    assert!(matches!(provider.known(&id), Ok(Known::Absent)), "the machine that the approver looks for");
+    assert!(provider.exists(&id).await.unwrap().is_none());
+    // The machine starts again, and while its pod leaves the other one is there.
+    here.pods.list_of([MachinePod { leaving: true, ..machine_pod("a", "own", &id) }]);
+    let Ok(Known::Machine(known)) = provider.known(&id) else { panic!("it is there") };
+    assert_eq!(known.stage, Stage::Leaving);
+    provider.update(&id, &MachineSettings::default()).await.unwrap();
+    assert_eq!(*requests.lock(), [""; 0], "no token is renewed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_the_uid_of_a_node_and_another_name_takes_no_machine_with_it() {
+    let (client, requests) = hosting_cluster();
+    let (provider, [here, elsewhere]) = provider_of_a_node(client, None).await;
+    requests.lock().clear();
+    let (id, ghost) = (machine("a", "a"), machine("a", "ghost"));
+    here.pods.list_of([machine_pod("a", "own", &id)]);
+    elsewhere.pods.list_of([machine_pod("ghost", "fake", &ghost)]);
+    let Ok(Known::Machine(known)) = provider.known(&ghost) else { panic!("it is deleted where it is") };
+    assert_eq!(
+        known.trouble.unwrap().reason,
+        "ProviderUnreachable",
+        "the pod elsewhere, and not the one here"
+    );
+    provider.delete(&ghost).await.unwrap_err();
+    assert_eq!(*requests.lock(), [""; 0], "the machine of the Node stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_goes_whose_machine_is_in_the_cluster_of_its_class() {
+    let (client, requests) = hosting_cluster();
+    let (provider, [here, elsewhere]) = provider_of_a_node(client, Some("elsewhere")).await;
+    let id = machine("a", "a");
+    here.pods.list_of([machine_pod("a", "before", &id)]);
+    provider.list().await;
+    requests.lock().clear();
+    provider.list().await;
+    assert_eq!(*requests.lock(), [""; 0], "the other machine is not there yet");
+    elsewhere.pods.list_of([machine_pod("a", "now", &id)]);
+    provider.list().await;
+    let found = std::mem::take(&mut *requests.lock());
+    assert!(
+        found.iter().any(|request| request.starts_with("DELETE ") && request.ends_with("/pods/a?")),
+        "{found:?}"
+    );
+    // One pod that two credentials show is no other machine.
+    here.pods.list_of([machine_pod("a", "now", &id)]);
+    provider.list().await;
+    assert_eq!(*requests.lock(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_a_machine_asks_for_no_secret_but_its_own() {
+    let (client, requests) = hosting_cluster();
+    let pod = machine_pod("a", "u", &machine("a", "a"));
     delete_pod(&provider(client, vec![]).clusters.of(None), &pod).await.unwrap();
     let requests = requests.lock();
     let [pod, list, secret] = &requests[..] else { panic!("{requests:?}") };
@@ -125,7 +223,7 @@ async fn the_secret_of_a_machine_that_others_removed_goes_once_its_node_is_gone(
     requests.lock().clear();
     let node = NodeView { name: "a".into(), uid: "a".into(), ..NodeView::default() };
     provider.nodes.list_of([node]);
-    provider.noted.note("a", &MachineId { uid: "a".into(), node: "a".into() });
+    provider.noted.note("a", &machine("a", "a"));
     provider.list().await;
     assert_eq!(*requests.lock(), [""; 0], "the Node's next machine needs it");
     provider.nodes.list_of([]);
@@ -140,18 +238,7 @@ async fn the_secret_of_a_machine_that_others_removed_goes_once_its_node_is_gone(
 
 #[tokio::test(start_paused = true)]
 async fn a_class_that_cannot_be_read_hides_no_hosting_cluster_of_another_class() {
-    let class = |name: &str, spec: Value| {
-        serde_json::from_value::<CustomObject<NodeClass>>(json!({
-            "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass",
-            "metadata": {"name": name}, "spec": spec,
-        }))
-        .unwrap()
-    };
-    let readable = json!({
-        "nodeController": NAME, "credentialsSecretRef": {"name": "elsewhere"},
-        "capacity": {"cpu": "1", "memory": "1Gi"},
-    });
-    let classes = vec![class("odd", json!({"nodeController": 7})), class("good", readable)];
+    let classes = vec![class("odd", json!({"nodeController": 7})), class("good", led_to(Some("elsewhere")))];
     let is_readable: Vec<bool> = classes.iter().map(|class| class.object.is_ok()).collect();
     assert_eq!(is_readable, [false, true], "{:?}", classes[1].object.as_ref().err());
     let (client, _) = hosting_cluster();

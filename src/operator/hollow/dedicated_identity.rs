@@ -112,8 +112,11 @@ impl DedicatedIdentities {
     }
 
     /// State of a machine without an identity, or without the next one. The hollow kubelet reports a healthy machine.
-    pub(super) fn get(&self, uid: &str) -> Option<Existing> {
-        let trouble = self.machines.lock().by_uid.get(uid)?.trouble.clone();
+    pub(super) fn get(&self, id: &MachineId) -> Option<Existing> {
+        let machines = self.machines.lock();
+        let machine = machines.by_uid.get(&id.uid).filter(|machine| machine.spec.node == id.node)?;
+        let trouble = machine.trouble.clone();
+        drop(machines);
         Some(Existing { stage: Stage::Starting, lease: Renewed::Unknown, trouble, last_end: None })
     }
 

@@ -47,15 +47,17 @@ impl InProcess {
         self.hollow.machine_of(node).or_else(|| self.dedicated.machine_of(node))
     }
 
-    /// State of a machine; None if it does not exist.
-    pub fn get(&self, uid: &str) -> Option<Existing> {
-        let dedicated = self.dedicated.get(uid);
-        let running = self.hollow.get(uid).map(|machine| Existing {
-            stage: Stage::Up,
-            lease: machine.lease_renewed.map_or(Renewed::Never, Renewed::At),
-            trouble: None,
-            last_end: None,
-        });
+    /// State of a machine; None if it does not exist. Its UID alone is not enough: whoever names another Node with it means something
+    /// else.
+    pub fn get(&self, id: &MachineId) -> Option<Existing> {
+        let dedicated = self.dedicated.get(id);
+        let running =
+            self.hollow.get(&id.uid).filter(|machine| machine.node == id.node).map(|machine| Existing {
+                stage: Stage::Up,
+                lease: machine.lease_renewed.map_or(Renewed::Never, Renewed::At),
+                trouble: None,
+                last_end: None,
+            });
         running.or(dedicated)
     }
 

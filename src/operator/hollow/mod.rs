@@ -100,7 +100,7 @@ impl Provider for HollowProvider {
     }
 
     fn known(&self, id: &MachineId) -> Result<Known, ProviderError> {
-        let known = self.hosted.get(id).or_else(|| self.here.get(&id.uid));
+        let known = self.hosted.get(id).or_else(|| self.here.get(id));
         Ok(known.map_or(Known::Absent, Known::Machine))
     }
 

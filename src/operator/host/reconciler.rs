@@ -214,7 +214,7 @@ impl HostReconciler {
         let class = readable(class.as_ref()).map(|class| &class.spec);
         let settings = machine_spec::settings(node, &machine, class, &self.caches.sets);
         let id = MachineId::of(node);
-        if self.machines.get(&id.uid).is_some() {
+        if self.machines.get(&id).is_some() {
             self.machines.update(&id.uid, &settings);
             return Ok(());
         }
