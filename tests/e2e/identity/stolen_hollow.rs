@@ -33,11 +33,18 @@ const POLICY: &str = "policy of kube-node";
 const RBAC: &str = "authorization";
 
 /// As in docs/security.md.
-const FORBIDDEN: [(&str, &str); 21] = [
+const FORBIDDEN: [(&str, &str); 28] = [
     ("delete a pod of a Node that is not hollow", POLICY),
     ("write the status of a pod of a Node that is not hollow", POLICY),
     ("delete a pod that no Node has", POLICY),
     ("change the labels of a pod of a hollow Node", POLICY),
+    ("change the annotations of a pod of a hollow Node", POLICY),
+    ("give a hollow Node a label", POLICY),
+    ("give a hollow Node an annotation", POLICY),
+    ("give a hollow Node a finalizer", POLICY),
+    ("give a hollow Node an owner", RBAC),
+    ("request a token of a machine that is bound to no Node", POLICY),
+    ("request a token of a machine for an hour", POLICY),
     ("renew the Lease of a Node that is not hollow", POLICY),
     ("the same with the label of hollow Nodes", POLICY),
     ("create the Lease of a Node that is not hollow", POLICY),
@@ -66,8 +73,19 @@ async fn create_csi_node(thief: &Client, name: &str, drivers: &Value) -> kube::R
         .map(drop)
 }
 
+/// Asks for a token of a hollow machine.
+async fn request_token(thief: &Client, spec: Value) -> kube::Result<()> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(thief.clone(), "kubemark");
+    let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+    let params = PostParams::default();
+    accounts
+        .create_subresource("token", "kube-node-hollow-machine", &params, &wanted)
+        .await
+        .map(|_: Value| ())
+}
+
 /// One try, which changes nothing where it is let through.
-async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result<()> {
+async fn attempt(action: &str, thief: &Client, (hollow, hollow_pod): (&Node, &str)) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(thief.clone(), SYSTEM);
     let leases: Api<Lease> = Api::namespaced(thief.clone(), LEASES);
     let nodes: Api<Node> = Api::all(thief.clone());
@@ -77,6 +95,10 @@ async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result
     );
     let remove = DeleteParams::default().grace_period(0).dry_run();
     let renewed = json!({"spec": {"holderIdentity": REAL, "renewTime": "2038-01-01T00:00:00.000000Z"}});
+    let change_metadata = async |metadata: Value| {
+        let change = Patch::Merge(json!({"metadata": metadata}));
+        nodes.patch_status(&name(hollow), &dry, &change).await.map(drop)
+    };
     match action {
         "delete a pod of a Node that is not hollow" => pods.delete(REAL, &remove).await.map(drop),
         "write the status of a pod of a Node that is not hollow" => {
@@ -84,6 +106,30 @@ async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result
             pods.patch_status(REAL, &dry, &Patch::Merge(change)).await.map(drop)
         }
         "delete a pod that no Node has" => pods.delete(PENDING, &remove).await.map(drop),
+        "change the annotations of a pod of a hollow Node" => {
+            let change = json!({"metadata": {"annotations": {"example.com/a": "b"}}});
+            let pods: Api<Pod> = Api::default_namespaced(thief.clone());
+            pods.patch_status(hollow_pod, &dry, &Patch::Merge(change)).await.map(drop)
+        }
+        "give a hollow Node a label" => {
+            change_metadata(json!({"labels": {"node-role.kubernetes.io/infra": ""}})).await
+        }
+        "give a hollow Node an annotation" => {
+            change_metadata(json!({"annotations": {"kube-node.io/applied-template": "{}"}})).await
+        }
+        "give a hollow Node a finalizer" => change_metadata(json!({"finalizers": ["example.com/a"]})).await,
+        "give a hollow Node an owner" => {
+            let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "0c0ffee0-0000-4000-8000-000000000000"});
+            change_metadata(json!({"ownerReferences": [owner]})).await
+        }
+        "request a token of a machine that is bound to no Node" => {
+            request_token(thief, json!({"expirationSeconds": 600})).await
+        }
+        "request a token of a machine for an hour" => {
+            let (name, uid) = (&hollow.metadata.name, &hollow.metadata.uid);
+            let node = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid});
+            request_token(thief, json!({"expirationSeconds": 3600, "boundObjectRef": node})).await
+        }
         "change the labels of a pod of a hollow Node" => {
             let change = json!({"metadata": {"labels": {"k8s-app": "kube-dns"}}});
             let pods: Api<Pod> = Api::default_namespaced(thief.clone());
@@ -174,7 +220,9 @@ fn the_docs_have_the_same_table() {
 #[tokio::test]
 async fn a_stolen_hollow_token_is_good_for_hollow_nodes_alone() {
     let own = Fixture::new(&CLUSTER, "stolen-hollow", 1, class_spec()).await;
-    let hollow = name(&own.settled(1).await[0]);
+    let node = own.settled(1).await.remove(0);
+    let hollow = name(&node);
+    let target = (&node, "stolen-hollow");
     let pods: Api<Pod> = Api::namespaced(own.client.clone(), SYSTEM);
     let leases: Api<Lease> = Api::namespaced(own.client.clone(), LEASES);
     for node in [REAL, "stolen-silent"] {
@@ -209,15 +257,15 @@ async fn a_stolen_hollow_token_is_good_for_hollow_nodes_alone() {
 
         // The operator lists a new Node within seconds.
         eventually("the real Nodes are protected", LONG, async || {
-            attempt(FORBIDDEN[0].0, &thief, "stolen-hollow").await.err()?;
-            attempt("create the Lease of a Node that is not hollow", &thief, "stolen-hollow").await.err()
+            attempt(FORBIDDEN[0].0, &thief, target).await.err()?;
+            attempt("create the Lease of a Node that is not hollow", &thief, target).await.err()
         })
         .await;
         for (action, by) in FORBIDDEN {
             if action.starts_with("take the Lease") && identity == "kube-node-hollow" {
                 continue;
             }
-            let message = match attempt(action, &thief, "stolen-hollow").await {
+            let message = match attempt(action, &thief, target).await {
                 Err(kube::Error::Api(status)) if status.code == 403 => status.message.clone(),
                 other => panic!("{identity}: {action}: {other:?}"),
             };
