@@ -37,7 +37,8 @@ impl StreamShares {
                 "namespace {namespace} has {own} logs, commands and connections open on hollow nodes, and {} are left for all others: close some",
                 STREAMS - all
             );
-            return Err((StatusCode::TOO_MANY_REQUESTS, message));
+            // As for other quotas. kube-apiserver passes the sentence on with this code, and replaces it with others.
+            return Err((StatusCode::FORBIDDEN, message));
         }
         *held.entry(namespace.to_owned()).or_default() += 1;
         drop(held);
@@ -71,7 +72,7 @@ mod tests {
         assert_eq!(first.len(), STREAMS / 2);
         assert_eq!(others.each_ref().map(Vec::len), [4, 8, 16, 32].map(|part| STREAMS / part));
         let (code, message) = shares.take("first").err().unwrap();
-        assert_eq!(code, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(code, StatusCode::FORBIDDEN);
         assert_eq!(
             message,
             "namespace first has 384 logs, commands and connections open on hollow nodes, and 24 are left for all others: close some"
