@@ -127,9 +127,10 @@ async fn hosted<'a>(
     ours: &str,
 ) -> Result<HostingCluster<'a>, anyhow::Result<Finding>> {
     let credentials = Credentials::new(client, namespace, secret, &Fence::open(), false);
-    let (there, _) = credentials.connect().await.map_err(|error| {
+    let there = credentials.connect().await.map_err(|error| {
         if error.is::<kube::Error>() { Err(error) } else { Ok(Finding::bad(error.to_string())) }
     })?;
+    let there = there.client;
     let pods = pods(&there, machine_namespace, ours).await.map_err(|error| {
         Ok(Finding::bad(format!("the cluster of Secret {secret}: {}", error.chain()))
             .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here"))

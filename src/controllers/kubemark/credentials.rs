@@ -11,13 +11,30 @@ use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, Config,
+    api::Patch,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use kube_ext::{connection::fenced, leader::Fence};
-use secrecy::ExposeSecret;
+use kube_ext::{call::call, connection::fenced, environment, leader::Fence};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use tracing::info;
+
+use super::token_renewal::TokenRenewal;
+use crate::api::patch_params;
 
 /// Key in the Secret.
 const KEY: &str = "kubeconfig";
+
+/// A hosting cluster that credentials lead to.
+pub struct Connected {
+    /// Client of the cluster.
+    pub client: Client,
+    /// Identity of the server: its URL and the authority by which TLS verifies it.
+    pub server: String,
+    /// Version of the Secret that the client was built from.
+    pub version: String,
+    renewal: Option<TokenRenewal>,
+}
 
 /// A Secret with credentials for a hosting cluster.
 #[derive(Clone, Debug)]
@@ -43,10 +60,9 @@ impl Credentials {
         }
     }
 
-    /// Returns a client for the cluster, and the version of the Secret that it was built from. If the Secret cannot be
-    /// read, a [`kube::Error`] is the cause of the error; otherwise the Secret has to be corrected, and the cause is left
+    /// Connects to the cluster. If the Secret cannot be read, a [`kube::Error`] is the cause of the error; otherwise the Secret has to be corrected, and the cause is left
     /// out, since a parser quotes what it cannot read.
-    pub async fn connect(&self) -> anyhow::Result<(Client, String)> {
+    pub async fn connect(&self) -> anyhow::Result<Connected> {
         let Self { secrets, namespace, name, .. } = self;
         let secret = secrets.get_opt(name).await;
         let secret = secret.with_context(|| format!("cannot read Secret {name} in {namespace}"))?;
@@ -56,11 +72,33 @@ impl Credentials {
         let text = secret.data.as_ref().and_then(|data| std::str::from_utf8(&data.get(KEY)?.0).ok());
         let text =
             text.with_context(|| format!("Secret {name} in namespace {namespace} has no key {KEY}"))?;
-        Ok((self.client(text).await.map_err(anyhow::Error::msg)?, version(&secret)))
+        let (client, server, renewal) = self.client(text).await.map_err(anyhow::Error::msg)?;
+        Ok(Connected { client, server, renewal, version: version(&secret) })
     }
 
-    /// Builds a client from a kubeconfig.
-    async fn client(&self, text: &str) -> Result<Client, String> {
+    /// Puts the next token into the Secret if the present one has half of its life behind it. Another version of the Secret is left
+    /// as it is.
+    pub async fn renew(&self, connected: &Connected) -> anyhow::Result<()> {
+        let Some(renewal) = connected.renewal.as_ref().filter(|own| own.is_due(environment::now())) else {
+            return Ok(());
+        };
+        let token = renewal.request(&connected.client).await?;
+        let Self { secrets, name, .. } = self;
+        let secret = call(format!("read Secret {name}"), secrets.get(name)).await?;
+        let text = secret.data.as_ref().and_then(|data| std::str::from_utf8(&data.get(KEY)?.0).ok());
+        let unreadable = || format!("the kubeconfig in Secret {name} cannot be read again");
+        let kubeconfig = text.and_then(|text| Kubeconfig::from_yaml(text).ok()).with_context(unreadable)?;
+        let text = with_token(kubeconfig, token).with_context(unreadable)?;
+        let change =
+            json!({ "metadata": { "resourceVersion": connected.version }, "stringData": { KEY: text } });
+        let patched = secrets.patch(name, &patch_params(), &Patch::Merge(change)).await;
+        call(format!("write the next token into Secret {name}"), async { patched }).await?;
+        info!(secret = name, "the token for the hosting cluster was renewed");
+        Ok(())
+    }
+
+    /// Builds a client from a kubeconfig. Returns the identity of its server and the renewal of its token with it.
+    async fn client(&self, text: &str) -> Result<(Client, String, Option<TokenRenewal>), String> {
         let name = &self.name;
         let wrong = |what: &str| format!("the kubeconfig in Secret {name} cannot be used: {what}");
         let kubeconfig = Kubeconfig::from_yaml(text).map_err(|error| wrong(&without_content(&error)))?;
@@ -80,12 +118,15 @@ impl Credentials {
         if token.is_some_and(|token| HeaderValue::from_str(token.expose_secret()).is_err()) {
             return Err(wrong("its token is no value of an HTTP header: write it on one line, in ASCII"));
         }
-        fenced(config, &self.fence).map_err(|_| {
+        let server = format!("{} {:?}", config.cluster_url, config.root_cert);
+        let renewal = token.and_then(|token| TokenRenewal::of(token.expose_secret()));
+        let client = fenced(config, &self.fence).map_err(|_| {
             format!(
                 "cannot make a client from Secret {name}: check that the certificates and the key in its kubeconfig \
                  are PEM in base64 and belong together"
             )
-        })
+        })?;
+        Ok((client, server, renewal))
     }
 
     /// Returns true if the Secret has another version than `version_then`, or is gone. A Secret that cannot be
@@ -94,6 +135,16 @@ impl Credentials {
         let secret = self.secrets.get_opt(&self.name).await;
         secret.is_ok_and(|secret| secret.is_none_or(|secret| version(&secret) != version_then))
     }
+}
+
+/// The kubeconfig with another token of its current user. JSON is YAML.
+fn with_token(mut kubeconfig: Kubeconfig, token: SecretString) -> Option<String> {
+    let current = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?.context.as_ref()?;
+    let user = context.user.as_ref()?;
+    let own = kubeconfig.auth_infos.iter_mut().find(|info| info.name == *user)?.auth_info.as_mut()?;
+    own.token = Some(token);
+    serde_json::to_string(&kubeconfig).ok()
 }
 
 fn version(secret: &Secret) -> String {
@@ -209,6 +260,64 @@ mod tests {
             let refused = refusal(&text, false).await.unwrap();
             assert!(refused.contains(message) && refused.contains("Secret creds"), "{refused}");
             assert_eq!(refusal(&text, true).await.is_none(), is_allowable, "{cluster}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_next_token_takes_the_place_of_one_that_has_half_of_its_life_behind_it() {
+        use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+        let token = |begin: i64| {
+            let claims = json!({ "sub": "system:serviceaccount:kubemark:kube-node-hosting", "iat": begin, "exp": begin + 86_400 });
+            format!("h.{}.s", URL_SAFE_NO_PAD.encode(claims.to_string()))
+        };
+        let now = environment::now().as_second();
+        for (token, is_due) in [(token(now - 43_000), false), (token(now - 43_300), true)] {
+            let requests = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+            let into = requests.clone();
+            let text = kubeconfig(r#"server: "https://c""#, &format!("token: {token}"));
+            // It serves as both clusters.
+            let server = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let (into, text) = (into.clone(), text.clone());
+                async move {
+                    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    into.lock().push((format!("{method} {path}"), String::from_utf8(body.to_vec()).unwrap()));
+                    let answer = match method.as_str() {
+                        "POST" => json!({ "metadata": {}, "spec": { "audiences": [] },
+                            "status": { "token": "next", "expirationTimestamp": "2038-01-01T00:00:00Z" } }),
+                        _ => json!({ "metadata": { "name": "creds", "resourceVersion": "7" },
+                            "data": { "kubeconfig": k8s_openapi::ByteString(text.into_bytes()) } }),
+                    };
+                    Ok::<_, tower::BoxError>(http::Response::new(kube::client::Body::from(
+                        answer.to_string().into_bytes(),
+                    )))
+                }
+            });
+            let client = Client::new(server, "default");
+            let credentials = Credentials::new(&client, "ns", "creds", &Fence::open(), false);
+            let connected = Connected { client: client.clone(), ..credentials.connect().await.unwrap() };
+            requests.lock().clear();
+            credentials.renew(&connected).await.unwrap();
+            let requests = requests.lock();
+            if !is_due {
+                assert_eq!(requests.len(), 0);
+                continue;
+            }
+            let [(post, wanted), (get, _), (patch, change)] = &requests[..] else { panic!("{requests:?}") };
+            assert_eq!(post, "POST /api/v1/namespaces/kubemark/serviceaccounts/kube-node-hosting/token");
+            assert!(wanted.contains("86400"), "{wanted}");
+            assert_eq!(get, "GET /api/v1/namespaces/ns/secrets/creds");
+            assert_eq!(patch, "PATCH /api/v1/namespaces/ns/secrets/creds");
+            let change: serde_json::Value = serde_json::from_str(change).unwrap();
+            assert_eq!(
+                change["metadata"]["resourceVersion"], "7",
+                "a Secret that was changed meanwhile stays"
+            );
+            let text = change["stringData"]["kubeconfig"].as_str().unwrap();
+            assert!(!text.contains(&token), "{text}");
+            assert_eq!(refusal(text, false).await, None);
+            let user = Kubeconfig::from_yaml(text).unwrap().auth_infos.remove(0).auth_info.unwrap();
+            assert_eq!(user.token.unwrap().expose_secret(), "next");
         }
     }
 

@@ -6,6 +6,8 @@ use crate::provider::Trouble;
 
 /// Waiting reasons of a container that starts normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// Maximum length of a text that a hosting cluster gives, in characters.
+const TEXT_MAX: usize = 1_024;
 /// Maximum length of a container's termination message, in characters.
 const MESSAGE_MAX: usize = 256;
 
@@ -64,8 +66,7 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
 fn unschedulable(status: &PodStatus) -> Option<String> {
     let conditions = status.conditions.iter().flatten();
     let scheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
-    let message = scheduled.message.clone().unwrap_or_default();
-    Some(format!("no node takes its pod: {message}"))
+    Some(format!("no node takes its pod: {}", clipped(scheduled.message.as_deref().unwrap_or_default())))
 }
 
 /// Obstacle of a container.
@@ -89,8 +90,8 @@ fn trouble(container: &ContainerStatus) -> Option<Trouble> {
     }
     let image =
         if reason.contains("Image") { format!(" (image {})", container.image) } else { String::new() };
-    let message = waiting.message.as_deref().unwrap_or("the kubelet says no more");
-    Some(Trouble { reason: reason.to_owned(), message: format!("container {name}{image}: {message}") })
+    let message = clipped(waiting.message.as_deref().unwrap_or("the kubelet says no more"));
+    Some(Trouble { reason: clipped(reason), message: format!("container {name}{image}: {message}") })
 }
 
 /// Describes the end of a container.
@@ -111,7 +112,16 @@ fn ended(name: &str, end: &ContainerStateTerminated) -> Trouble {
         Some((from, _)) if from > 0 => format!(": …{}", &message[from..]),
         _ => format!(": {message}"),
     };
-    Trouble { reason: reason.to_owned(), message: format!("container {name} {how}{message}") }
+    Trouble { reason: clipped(reason), message: format!("container {name} {how}{message}") }
+}
+
+/// The beginning of a text of a hosting cluster. It becomes part of a condition of the Node, and the API server refuses conditions of
+/// more than 32 KiB.
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Reason why a pod has ended: its own, such as Evicted, else that of a container.
@@ -120,7 +130,7 @@ fn end(status: &PodStatus) -> Trouble {
         .filter_map(|container| Some((&container.name, container.state.as_ref()?.terminated.as_ref()?)))
         .find(|(_, end)| end.exit_code != 0)
         .map(|(name, end)| ended(name, end));
-    let own = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let own = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(clipped);
     match own(&status.reason) {
         Some(reason) => {
             let message = own(&status.message).or(container.map(|container| container.message));
@@ -221,6 +231,23 @@ mod tests {
         let end = of(&again).unwrap();
         assert_eq!(end.reason, "ContainerExited");
         assert!(end.message.ends_with("(signal 9); it runs again, restarts: 2"), "{}", end.message);
+    }
+
+    #[test]
+    fn a_long_text_of_a_hosting_cluster_is_clipped() {
+        let long = "é".repeat(100_000);
+        let waits = json!({"waiting": {"reason": long, "message": long}});
+        let unscheduled = json!({"type": "PodScheduled", "status": "False", "message": long});
+        for status in [
+            container(&waits, &json!({})),
+            json!({"conditions": [unscheduled]}),
+            json!({"phase": "Failed", "reason": long, "message": long}),
+        ] {
+            let (Health::Troubled(trouble) | Health::Dead(trouble)) = health(&status) else {
+                panic!("no trouble")
+            };
+            assert!(trouble.reason.len() < 3_000 && trouble.message.len() < 3_000, "{}", trouble.message);
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! cluster that refuses or is unreachable delays only its own machines.
 //!
 //! Several credentials can lead to one cluster, so a pod can stand in several caches. A pod whose deletion one
-//! cache shows leaves the others too: theirs may be the watch that is down, and would keep the pod for ever.
+//! cache shows leaves the others too: theirs may be the watch that is down, and would keep the pod for ever. One cluster is one
+//! server that TLS has verified. Another cluster that shows the name and the UID of the pod says nothing of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +14,8 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
-use kube_ext::{environment, error::chain};
-use kube_node_cache::{Cache, EventHandler, View};
+use kube_ext::{environment, error::chain, log_once::LogOnce};
+use kube_node_cache::{Cache, EventHandler, NodeView, View};
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -26,7 +27,12 @@ use tracing::warn;
 use crate::provider::{MachineId, ProviderError, Trouble, Watchers};
 
 use super::{
-    Options, answers::away, credentials::Credentials, noted_secrets::NotedSecrets, view::MachinePod,
+    Options,
+    answers::away,
+    credentials::{Connected, Credentials},
+    noted_secrets::NotedSecrets,
+    pod_limit::{PAGE, exceeded},
+    view::MachinePod,
 };
 
 /// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
@@ -45,6 +51,10 @@ enum Connection {
     Down(String),
 }
 
+/// Identity of the server of a cluster, as of its last connection; None for this cluster, which has no credentials, and before the
+/// first connection.
+type Server = Arc<RwLock<Option<String>>>;
+
 /// A hosting cluster.
 pub struct HostingCluster {
     /// Name of its credentials Secret; None: this cluster.
@@ -52,6 +62,8 @@ pub struct HostingCluster {
     /// Namespace of machines.
     namespace: String,
     connection: RwLock<Connection>,
+    /// Identity of its server.
+    pub server: Server,
     watchers: Arc<Watchers>,
     /// Pods of its machines.
     pub pods: Arc<Cache<MachinePod>>,
@@ -65,14 +77,19 @@ impl HostingCluster {
         namespace: &str,
         connection: Connection,
         watchers: Arc<Watchers>,
-        deletions: Arc<Deletions>,
+        deletions: UnboundedSender<Deletion>,
     ) -> Arc<Self> {
-        let pods: Arc<Cache<MachinePod>> = Arc::default();
+        let (pods, server) = (Arc::<Cache<MachinePod>>::default(), Server::default());
         pods.add_event_handler(Arc::clone(&watchers) as _);
-        pods.add_event_handler(deletions);
+        pods.add_event_handler(Arc::new(Deletions { to: deletions, server: Arc::clone(&server) }));
         let namespace = namespace.to_owned();
         let (connection, searched) = (RwLock::new(connection), Mutex::default());
-        Arc::new(Self { credentials, namespace, connection, watchers, pods, searched })
+        Arc::new(Self { credentials, namespace, connection, server, watchers, pods, searched })
+    }
+
+    /// Returns true if both are known to be one cluster.
+    fn is_same(&self, server: Option<&str>) -> bool {
+        server.is_some() && self.server.read().as_deref() == server
     }
 
     /// Returns true if the last complete search for Secrets that no machine needs is this long ago.
@@ -145,7 +162,8 @@ pub struct HostingClusters {
     client: Client,
     options: Options,
     watchers: Arc<Watchers>,
-    deletions: Arc<Deletions>,
+    nodes: Arc<Cache<NodeView>>,
+    deletions: UnboundedSender<Deletion>,
     home: Followed,
     /// Other clusters by name of their credentials.
     others: Arc<Mutex<BTreeMap<String, Followed>>>,
@@ -159,20 +177,20 @@ impl HostingClusters {
     pub fn new(
         client: Client,
         options: Options,
+        nodes: Arc<Cache<NodeView>>,
         (watchers, noted): (Arc<Watchers>, Arc<NotedSecrets>),
     ) -> Self {
-        let (sender, deleted) = unbounded_channel();
-        let deletions = Arc::new(Deletions(sender));
+        let (deletions, deleted) = unbounded_channel();
         let connection = Connection::Up(client.clone());
         let (namespace, into) = (&options.machine_namespace, Arc::clone(&watchers));
-        let home = HostingCluster::new(None, namespace, connection, into, Arc::clone(&deletions));
+        let home = HostingCluster::new(None, namespace, connection, into, deletions.clone());
         let others = Arc::default();
         let clusters = (Arc::clone(&home), Arc::clone(&others));
         let remover = environment::spawn(remove_deleted(deleted, clusters, noted));
         let task = environment::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
         let home = (home, AbortOnDropHandle::new(task));
         let remover = AbortOnDropHandle::new(remover);
-        Self { client, options, watchers, deletions, home, others, _remover: remover }
+        Self { client, options, watchers, nodes, deletions, home, others, _remover: remover }
     }
 
     /// The cluster of these credentials; it is followed from now on.
@@ -182,13 +200,14 @@ impl HostingClusters {
         if let Some((cluster, _)) = others.get(name) {
             return Arc::clone(cluster);
         }
-        let (watchers, deletions) = (Arc::clone(&self.watchers), Arc::clone(&self.deletions));
+        let (watchers, deletions) = (Arc::clone(&self.watchers), self.deletions.clone());
         let Options { namespace, machine_namespace, fence, insecure_credentials, .. } = &self.options;
         let (name_of, pending) = (Some(name.to_owned()), Connection::Pending);
         let new = HostingCluster::new(name_of, machine_namespace, pending, watchers, deletions);
         let follow = Follow {
             cluster: Arc::clone(&new),
             credentials: Credentials::new(&self.client, namespace, name, fence, *insecure_credentials),
+            nodes: Arc::clone(&self.nodes),
             selector: self.options.selector(),
         };
         let task = AbortOnDropHandle::new(environment::spawn(follow.run()));
@@ -222,7 +241,7 @@ impl HostingClusters {
         let pods = clusters
             .into_iter()
             .flat_map(|cluster| cluster.pods_of(id).into_iter().map(move |pod| (Arc::clone(&cluster), pod)));
-        pods.filter(|(_, pod)| seen.insert(pod.uid.clone())).collect()
+        pods.filter(|(cluster, pod)| seen.insert((cluster.server.read().clone(), pod.uid.clone()))).collect()
     }
 }
 
@@ -231,27 +250,33 @@ fn all(home: &Arc<HostingCluster>, others: &Mutex<BTreeMap<String, Followed>>) -
     std::iter::once(home).chain(others.values().map(|(cluster, _)| cluster)).map(Arc::clone).collect()
 }
 
-/// Passes deleted pods on. A cache must not be changed while another one is: two of them would wait for each
+/// A deleted pod, and the server that had it.
+type Deletion = (Option<String>, Arc<MachinePod>);
+
+/// Passes the deleted pods of a cluster on. A cache must not be changed while another one is: two of them would wait for each
 /// other.
-struct Deletions(UnboundedSender<Arc<MachinePod>>);
+struct Deletions {
+    to: UnboundedSender<Deletion>,
+    server: Server,
+}
 
 impl EventHandler<MachinePod> for Deletions {
     fn on_change(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             // The receiver ends with the process alone.
-            let _ = self.0.send(Arc::clone(old));
+            let _ = self.to.send((self.server.read().clone(), Arc::clone(old)));
         }
     }
 }
 
 async fn remove_deleted(
-    mut deleted: UnboundedReceiver<Arc<MachinePod>>,
+    mut deleted: UnboundedReceiver<Deletion>,
     (home, others): (Arc<HostingCluster>, Arc<Mutex<BTreeMap<String, Followed>>>),
     noted: Arc<NotedSecrets>,
 ) {
-    while let Some(gone) = deleted.recv().await {
+    while let Some((server, gone)) = deleted.recv().await {
         noted.note(&gone.name, &gone.id);
-        for cluster in all(&home, &others) {
+        for cluster in all(&home, &others).iter().filter(|cluster| cluster.is_same(server.as_deref())) {
             cluster.pods.remove_if(&gone.key(), |pod| pod.uid == gone.uid);
         }
     }
@@ -285,7 +310,7 @@ async fn follow_home(cluster: Arc<HostingCluster>, client: Client, selector: Str
 
 async fn watch(cluster: &HostingCluster, client: Client, selector: &str) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client, &cluster.namespace);
-    let config = watcher::Config::default().labels(selector);
+    let config = watcher::Config::default().labels(selector).page_size(PAGE);
     let ended = kube_node_cache::run(pods, config, Arc::clone(&cluster.pods)).await;
     ended.context("the hosting cluster refuses to show its pods")
 }
@@ -294,6 +319,7 @@ async fn watch(cluster: &HostingCluster, client: Client, selector: &str) -> anyh
 struct Follow {
     cluster: Arc<HostingCluster>,
     credentials: Credentials,
+    nodes: Arc<Cache<NodeView>>,
     selector: String,
 }
 
@@ -311,24 +337,40 @@ impl Follow {
 
     /// Follows the cluster until its credentials change, or an error occurs.
     async fn once(&self) -> anyhow::Result<()> {
-        let (client, version) = self.credentials.connect().await?;
-        self.serves(&client).await?;
-        self.cluster.set(Connection::Up(client.clone()));
+        let connected = self.credentials.connect().await?;
+        self.serves(&connected.client).await?;
+        *self.cluster.server.write() = Some(connected.server.clone());
+        self.cluster.set(Connection::Up(connected.client.clone()));
         tokio::select! {
             biased;
-            ended = watch(&self.cluster, client.clone(), &self.selector) => ended,
-            changed = self.changed(&client, &version) => changed,
+            ended = watch(&self.cluster, connected.client.clone(), &self.selector) => ended,
+            changed = self.changed(&connected) => changed,
+            error = exceeded(&self.cluster.pods, &self.nodes) => {
+                self.cluster.pods.list_of([]);
+                Err(error)
+            }
         }
     }
 
-    /// Waits until the credentials change. Checks at each interval that the cluster still serves.
-    async fn changed(&self, client: &Client, version: &str) -> anyhow::Result<()> {
+    /// Waits until the credentials change. Checks at each interval that the cluster still serves, and renews the token in time.
+    async fn changed(&self, connected: &Connected) -> anyhow::Result<()> {
+        let mut failure = LogOnce::default();
         loop {
             sleep(RETRY).await;
-            if self.credentials.have_changed_since(version).await {
+            match self.credentials.renew(connected).await.map_err(|error| chain(&*error)) {
+                Ok(()) => drop(failure.ended()),
+                Err(error) if failure.is_new(&error) => {
+                    warn!(
+                        secret = self.credentials.name,
+                        error, "the token for the hosting cluster is not renewed"
+                    );
+                }
+                Err(_) => {}
+            }
+            if self.credentials.have_changed_since(&connected.version).await {
                 return Ok(());
             }
-            self.serves(client).await?;
+            self.serves(&connected.client).await?;
         }
     }
 

@@ -13,6 +13,8 @@ mod hosting_clusters;
 mod left_secrets;
 mod noted_secrets;
 mod pod;
+mod pod_limit;
+mod token_renewal;
 mod view;
 
 use std::{
@@ -209,7 +211,7 @@ impl KubemarkProvider {
         let to = (Arc::clone(&watchers), Arc::clone(&noted));
         Self {
             sources: Sources::new(&client, &options.namespace),
-            clusters: HostingClusters::new(client.clone(), options.clone(), to),
+            clusters: HostingClusters::new(client.clone(), options.clone(), Arc::clone(&nodes), to),
             client,
             nodes,
             classes,

@@ -95,7 +95,7 @@ fn machine_pod(name: &str, uid: &str, id: &MachineId) -> MachinePod {
 }
 
 /// A class of this provider.
-fn class(name: &str, spec: Value) -> CustomObject<NodeClass> {
+fn class(name: &str, spec: &Value) -> CustomObject<NodeClass> {
     let metadata = json!({"name": name});
     let class = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass", "metadata": metadata, "spec": spec});
     serde_json::from_value(class).unwrap()
@@ -112,7 +112,7 @@ async fn provider_of_a_node(
     client: Client,
     credentials: Option<&str>,
 ) -> (KubemarkProvider, [Arc<HostingCluster>; 2]) {
-    let provider = provider(client, vec![class("own", led_to(credentials))]);
+    let provider = provider(client, vec![class("own", &led_to(credentials))]);
     let labels = [(names::LABEL_NODECLASS, "own")].map(|(key, value)| (intern(key), intern(value)));
     let node = NodeView {
         name: "a".into(),
@@ -159,6 +159,51 @@ async fn a_pod_with_the_uid_of_a_node_and_another_name_takes_no_machine_with_it(
     );
     provider.delete(&ghost).await.unwrap_err();
     assert_eq!(*requests.lock(), [""; 0], "the machine of the Node stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_pod_leaves_the_caches_of_its_own_cluster_alone() {
+    let (client, _) = hosting_cluster();
+    let (provider, [_, elsewhere]) = provider_of_a_node(client, None).await;
+    let again = provider.clusters.of(Some("again"));
+    let shown = || machine_pod("a", "own", &machine("a", "a"));
+    for (server, left) in [("https://other", 1), ("https://elsewhere", 0)] {
+        *elsewhere.server.write() = Some("https://elsewhere".to_owned());
+        *again.server.write() = Some(server.to_owned());
+        elsewhere.pods.list_of([shown()]);
+        again.pods.list_of([shown()]);
+        elsewhere.pods.list_of([]);
+        tokio::time::sleep(SOON).await;
+        assert_eq!(again.pods.len(), left, "{server}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_shows_more_pods_than_there_may_be_machines_is_not_followed() {
+    let nodes = Cache::full(
+        (0..10).map(|number| NodeView { name: format!("n-{number}").as_str().into(), ..NodeView::default() }),
+    );
+    let pods = Cache::default();
+    let shown = |count| (0..count).map(|number| machine_pod(&number.to_string(), "u", &machine("x", "x")));
+    let exceeded = async || timeout(Duration::from_mins(1), pod_limit::exceeded(&pods, &nodes)).await;
+    pods.list_of(shown(1_020));
+    assert!(exceeded().await.is_err(), "two for each Node, and a thousand");
+    pods.list_of(shown(1_021));
+    let error = exceeded().await.unwrap().to_string();
+    assert!(error.starts_with("the hosting cluster shows more than 1020 pods"), "{error}");
+}
+
+#[test]
+fn long_annotations_of_a_pod_are_not_kept() {
+    let pod = |length: usize| {
+        let text = "x".repeat(length);
+        let annotations = json!({names::ANNOTATION_NODE: text, names::ANNOTATION_SETTINGS: text});
+        MachinePod::from(
+            serde_json::from_value::<Pod>(json!({"metadata": {"annotations": annotations}})).unwrap(),
+        )
+    };
+    assert_eq!((pod(100).id.node.len(), pod(100).settings.map(|text| text.len())), (100, Some(100)));
+    assert_eq!((pod(1 << 20).id.node.len(), pod(1 << 20).settings), (0, None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +283,8 @@ async fn the_secret_of_a_machine_that_others_removed_goes_once_its_node_is_gone(
 
 #[tokio::test(start_paused = true)]
 async fn a_class_that_cannot_be_read_hides_no_hosting_cluster_of_another_class() {
-    let classes = vec![class("odd", json!({"nodeController": 7})), class("good", led_to(Some("elsewhere")))];
+    let classes =
+        vec![class("odd", &json!({"nodeController": 7})), class("good", &led_to(Some("elsewhere")))];
     let is_readable: Vec<bool> = classes.iter().map(|class| class.object.is_ok()).collect();
     assert_eq!(is_readable, [false, true], "{:?}", classes[1].object.as_ref().err());
     let (client, _) = hosting_cluster();

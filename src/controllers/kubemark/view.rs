@@ -27,9 +27,14 @@ pub struct MachinePod {
     pub settings: Option<String>,
 }
 
+/// Maximum length of an annotation of ours, in bytes, and of a text about a pod. A hosting cluster may show longer ones, which
+/// are not kept.
+const TEXT_MAX: usize = 16 << 10;
+
 impl From<Pod> for MachinePod {
     fn from(pod: Pod) -> Self {
-        let annotation = |name: &str| pod.annotations().get(name).cloned();
+        let annotation =
+            |name: &str| pod.annotations().get(name).filter(|text| text.len() <= TEXT_MAX).cloned();
         Self {
             id: MachineId {
                 uid: pod.labels().get(names::LABEL_NODE_UID).cloned().unwrap_or_default().into(),
