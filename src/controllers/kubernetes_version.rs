@@ -3,8 +3,9 @@
 use anyhow::bail;
 use k8s_openapi::apimachinery::pkg::version::Info;
 
-/// First minor version with every feature that the admission policies need.
-pub const OLDEST: u32 = 30;
+/// First minor version in which docs/security.md holds: a kubelet lists the pods of its own Node alone (`AuthorizeNodeWithSelectors`),
+/// and the token of a machine ends with its Node (`ServiceAccountTokenNodeBinding`).
+pub const OLDEST: u32 = 32;
 /// Newest minor version that is tested: that of the newest release of `kube-node up`.
 pub const NEWEST: u32 = 37;
 
@@ -52,7 +53,7 @@ pub fn check(version: &Info) -> anyhow::Result<Option<String>> {
 
 /// What to do about a version that is too old.
 pub fn needed() -> String {
-    format!("kube-node needs 1.{OLDEST} or later, for its admission policies: upgrade the cluster")
+    format!("kube-node needs 1.{OLDEST} or later, to keep machines apart: upgrade the cluster")
 }
 
 /// What is said of a version beyond the range.
@@ -76,9 +77,9 @@ mod tests {
         let error = check(&version("28")).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the cluster is Kubernetes v1.28.4, and kube-node needs 1.30 or later, for its admission policies: upgrade the cluster"
+            "the cluster is Kubernetes v1.28.4, and kube-node needs 1.32 or later, to keep machines apart: upgrade the cluster"
         );
-        assert_eq!(check(&version("30")).unwrap(), None);
+        assert_eq!(check(&version("32")).unwrap(), None);
         let warning = check(&version("99")).unwrap().unwrap();
         assert!(warning.starts_with("v1.99.4 is newer than 1."), "{warning}");
     }
