@@ -28,6 +28,9 @@ pub struct Image {
     /// login. The last line of the output is its name with tag and digest
     #[arg(long, value_name = "REGISTRY/NAME", value_parser = Repository::parse, conflicts_with = "output_dir")]
     push: Option<Repository>,
+    /// Push nothing, and print what a push would print: the digest follows from the programs
+    #[arg(long, requires = "push")]
+    dry_run: bool,
     /// Push by http instead of https; the default for localhost and loopback addresses
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", conflicts_with = "output_dir")]
     plain_http: Option<bool>,
@@ -187,10 +190,14 @@ impl Image {
                 "note: the image does not run on machines like this one: none of its programs is for {ARCHITECTURE}"
             ));
         }
-        let progress = Progress::stderr();
-        let pushed = registry::push(repository, tag, packed, self.plain_http, &progress).await;
-        progress.finish();
-        let digest = pushed?;
+        let digest = if self.dry_run {
+            registry::digest(&packed)
+        } else {
+            let progress = Progress::stderr();
+            let pushed = registry::push(repository, tag, packed, self.plain_http, &progress).await;
+            progress.finish();
+            pushed?
+        };
         for line in lines {
             super::print_line(line);
         }

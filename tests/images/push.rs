@@ -71,9 +71,16 @@ impl Scene {
 
     /// Pushes, and returns what the last line says: name, tag and digest.
     fn pushed(&self, architectures: &[&str], args: &[&str], env: &[(&str, &str)]) -> String {
-        let output = self.image(architectures, args, env);
-        assert!(output.status.success(), "{args:?}: {}", error(&output));
-        String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
+        let last_line = |args: &[&str]| {
+            let output = self.image(architectures, args, env);
+            assert!(output.status.success(), "{args:?}: {}", error(&output));
+            String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
+        };
+        // The manifest of a release names the digest before the image is pushed.
+        let foretold = last_line(&[args, &["--dry-run"]].concat());
+        let pushed = last_line(args);
+        assert_eq!(foretold, pushed);
+        pushed
     }
 
     /// Runs a push that must fail, and returns its error.

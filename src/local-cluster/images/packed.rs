@@ -20,6 +20,7 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
 /// One content-addressed file.
+#[derive(Clone)]
 pub(super) struct Blob {
     /// Such as `sha256:9f…`.
     pub digest: String,

@@ -63,6 +63,19 @@ pub async fn push(
     upload.images(tag, images).await.map_err(explain)
 }
 
+/// The digest that a tag of these images names after [`push`]: it follows from the images alone.
+pub fn digest(images: &[Packed]) -> String {
+    top(images).0.digest
+}
+
+/// What a tag of these images names: the manifest of one, or an index of several.
+fn top(images: &[Packed]) -> (Blob, &'static str) {
+    match images {
+        [image] => (image.manifest.clone(), packed::MANIFEST),
+        images => (packed::index(images), packed::INDEX),
+    }
+}
+
 fn client(repository: &Repository, plain_http: bool) -> anyhow::Result<Client> {
     http_client::install_cryptography();
     let mut config = ClientConfig {
@@ -97,15 +110,13 @@ impl Upload<'_> {
                 self.blob(blob).await?;
             }
         }
-        if let [image] = &mut images[..] {
-            return self.manifest(tag, &mut image.manifest, packed::MANIFEST).await;
-        }
-        let mut index = packed::index(&images);
-        for image in &mut images {
+        let (mut top, media_type) = top(&images);
+        // The manifest of one image is what the tag names.
+        for image in images.iter_mut().filter(|image| image.manifest.digest != top.digest) {
             let digest = image.manifest.digest.clone();
             self.manifest(&digest, &mut image.manifest, packed::MANIFEST).await?;
         }
-        self.manifest(tag, &mut index, packed::INDEX).await
+        self.manifest(tag, &mut top, media_type).await
     }
 
     async fn blob(&self, blob: &mut Blob) -> Result<()> {
