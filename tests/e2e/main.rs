@@ -42,6 +42,7 @@ mod odd_pods;
 mod pod_cidrs;
 mod pods;
 mod policies;
+mod promises;
 mod refusals;
 mod roles;
 mod rollout;
