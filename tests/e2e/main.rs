@@ -3,6 +3,7 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod attacks;
 mod classes;
 mod commands;
 #[path = "../conformance/mod.rs"]
