@@ -25,27 +25,14 @@ use serde_json::json;
 
 use self::{
     model::{HOLLOW, IDENTITIES, Identity, MINE, REAL},
-    requests::Attack,
+    requests::{Attack, VERBS},
 };
 use crate::CLUSTER;
 
 /// Seed and number of requests of each identity that `cargo test` runs.
-const USUAL: (u64, u64) = (1, 400);
+const USUAL: (u64, u64) = (1, 1_000);
 /// Requests at once.
 const CONCURRENCY: usize = 8;
-/// Names that exist beside those of the attack.
-const NAMES: [&str; 9] = [
-    HOLLOW,
-    MINE,
-    REAL,
-    "attack",
-    "attack-new",
-    "kube-node-operator",
-    "kube-node-hollow",
-    "kube-node-hollow-machine",
-    "extension-apiserver-authentication",
-];
-
 /// What became of the requests of an identity.
 #[derive(Debug, Default)]
 struct Outcome {
@@ -85,20 +72,27 @@ async fn attack(identity: &Identity, seed: u64, count: u64) -> Outcome {
     let random = Random::new(seed);
     let answers = stream::iter(0..count).map(|number| {
         let mut random = random.apart(number);
-        // Half of them are near what the identity may do.
-        let granted = if number % 2 == 0 { identity.draw(&mut random) } else { None };
-        let attack = Attack::draw(&mut random, &NAMES, granted);
+        // Most of them are near what the identity may do: with one of its rules, or with another verb.
+        let mut granted = if number % 4 < 3 { identity.draw(&mut random) } else { None };
+        if let Some((verb, _)) = granted.as_mut().filter(|_| number % 4 == 2) {
+            *verb = VERBS[random.below(VERBS.len())];
+        }
+        let attack = Attack::draw(&mut random, granted);
         let client = &client;
         async move {
             let request = attack.request().map(Body::from);
             let line = format!("{} {}", request.method(), request.uri());
             let answer = client.send(request).await.unwrap_or_else(|error| panic!("{line}: {error}"));
-            (number, attack, line, answer.status().as_u16())
+            let code = answer.status().as_u16();
+            let body = answer.into_body().collect_bytes().await.unwrap_or_default();
+            // As authorization says it, and admission does not.
+            let is_unauthorized = code == 403 && String::from_utf8_lossy(&body).contains("\\\" cannot ");
+            (number, attack, line, code, is_unauthorized)
         }
     });
     let mut outcome = Outcome { findings: special_verbs(identity, &client).await, ..Outcome::default() };
     let mut answers = std::pin::pin!(answers.buffer_unordered(CONCURRENCY));
-    while let Some((number, attack, line, code)) = answers.next().await {
+    while let Some((number, attack, line, code, is_unauthorized)) = answers.next().await {
         match code {
             200..300 => outcome.succeeded += 1,
             403 => outcome.refused += 1,
@@ -106,9 +100,8 @@ async fn attack(identity: &Identity, seed: u64, count: u64) -> Outcome {
         }
         let is_beyond = match code {
             200..300 => !identity.may(&attack),
-            403 => false,
-            // Whatever authorization lets pass is answered in another way.
-            _ => !identity.is_authorized(&attack),
+            // What authorization lets pass may still be refused by admission.
+            _ => !is_unauthorized && !identity.is_authorized(&attack),
         };
         if is_beyond {
             outcome.findings.push(format!(

@@ -201,7 +201,11 @@ fn is_of_hollow_nodes(attack: &Attack) -> bool {
     let name = attack.name.as_deref().unwrap_or_default();
     let is_other = [MINE, REAL].contains(&name);
     match (attack.resource, attack.subresource) {
-        ("nodes" | "pods", Some("status")) => !is_other && !is_metadata(attack.change),
+        ("nodes", Some("status")) => !is_other && !is_metadata(attack.change),
+        // The API server keeps the owners of a pod in a write of its status, and says nothing.
+        ("pods", Some("status")) => {
+            !is_other && (!is_metadata(attack.change) || attack.change == Change::Owner)
+        }
         ("pods", None) if attack.verb == "delete" => !is_other,
         ("leases", None) if attack.namespace == Some("kube-node-system") => {
             matches!(attack.verb, "get" | "list") || name.starts_with("hollow-host.")
@@ -219,14 +223,14 @@ fn is_of_the_own_node(attack: &Attack) -> bool {
         return false;
     }
     match (attack.resource, attack.subresource) {
+        // The API server keeps the spec in a write of the status, and says nothing.
+        ("nodes", Some("status")) if attack.change == Change::Spec => true,
         ("nodes", Some("status") | None) if attack.verb != "get" => {
             matches!(attack.change, Change::Nothing | Change::Status | Change::Annotation | Change::Data)
         }
         // Only a static pod, which the attack has none of.
         ("pods", None) if attack.verb == "create" => false,
-        ("pods", Some("status")) => {
-            !matches!(attack.change, Change::Label | Change::OurLabel | Change::Owner)
-        }
+        ("pods", Some("status")) => !matches!(attack.change, Change::Label | Change::OurLabel),
         ("leases" | "csinodes", None) => attack.name.as_deref() == Some(MINE),
         _ => true,
     }

@@ -3,8 +3,32 @@
 use kube_node_testing::api_server::Random;
 use serde_json::{Value, json};
 
+use super::model::{HOLLOW, MINE, REAL};
+
+/// Names of objects of any kind.
+const NAMES: [&str; 8] = [
+    HOLLOW,
+    MINE,
+    REAL,
+    "attack",
+    "kube-node-operator",
+    "kube-node-hollow",
+    "kube-node-hollow-machine",
+    "extension-apiserver-authentication",
+];
+
 /// A kind of objects: path of its group, kind, plural, namespaced or not, subresources.
 struct Kind(&'static str, &'static str, &'static str, bool, &'static [&'static str]);
+
+/// Namespace and names of the objects of a kind that are there.
+fn objects(resource: &str) -> (&'static str, &'static [&'static str]) {
+    match resource {
+        "leases" => ("kube-node-lease", &[HOLLOW, MINE, REAL]),
+        "nodes" | "pods" | "csinodes" => ("default", &[HOLLOW, MINE, REAL]),
+        "serviceaccounts" => ("kubemark", &["kube-node-machine", "kube-node-hollow-machine"]),
+        _ => ("kube-node-system", &["attack"]),
+    }
+}
 
 const CORE: &str = "/api/v1";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
@@ -114,7 +138,7 @@ const CHANGES: [Change; 10] = [
 ];
 
 /// Verbs of authorization. A watch would last.
-const VERBS: [&str; 7] = ["get", "list", "create", "update", "patch", "delete", "deletecollection"];
+pub const VERBS: [&str; 7] = ["get", "list", "create", "update", "patch", "delete", "deletecollection"];
 const PATCHES: [&str; 3] =
     ["application/merge-patch+json", "application/strategic-merge-patch+json", "application/json-patch+json"];
 
@@ -135,8 +159,8 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// A random one, or one of a verb and a resource that a role has; `names` are those of objects that are there.
-    pub fn draw(random: &mut Random, names: &[&str], granted: Option<(&'static str, &'static str)>) -> Self {
+    /// A random one, or one of a verb and a resource that a role has, then at an object that is there.
+    pub fn draw(random: &mut Random, granted: Option<(&'static str, &'static str)>) -> Self {
         let any = &KINDS[random.below(KINDS.len())];
         let wanted = granted.map(|(_, resource)| {
             resource.split_once('/').map_or((resource, None), |(of, sub)| (of, Some(sub)))
@@ -161,7 +185,11 @@ impl Attack {
         let subresource = subresource.filter(|_| !matches!(verb, "list" | "deletecollection"));
         let is_named =
             !matches!(verb, "list" | "deletecollection") && (verb != "create" || subresource.is_some());
+        let (near, there) = objects(resource);
+        let names = if granted.is_some() { there } else { &NAMES };
         let name = if is_named { names[random.below(names.len())] } else { "attack-new" }.to_owned();
+        let anywhere = NAMESPACES[random.below(NAMESPACES.len())];
+        let place = if granted.is_some() && random.below(4) > 0 { near } else { anywhere };
         let change = CHANGES[random.below(CHANGES.len())];
         let mut attack = Self {
             verb,
@@ -169,7 +197,7 @@ impl Attack {
             kind,
             resource,
             subresource,
-            namespace: is_namespaced.then(|| NAMESPACES[random.below(NAMESPACES.len())]),
+            namespace: is_namespaced.then_some(place),
             name: (is_named || verb == "create").then_some(name),
             change,
             method,
