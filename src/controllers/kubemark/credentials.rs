@@ -91,8 +91,9 @@ impl Credentials {
         let text = with_token(kubeconfig, token).with_context(unreadable)?;
         let change =
             json!({ "metadata": { "resourceVersion": connected.version }, "stringData": { KEY: text } });
-        let patched = secrets.patch(name, &patch_params(), &Patch::Merge(change)).await;
-        call(format!("write the next token into Secret {name}"), async { patched }).await?;
+        let (params, change) = (patch_params(), Patch::Merge(change));
+        call(format!("write the next token into Secret {name}"), secrets.patch(name, &params, &change))
+            .await?;
         info!(secret = name, "the token for the hosting cluster was renewed");
         Ok(())
     }
@@ -298,7 +299,7 @@ mod tests {
             let connected = Connected { client: client.clone(), ..credentials.connect().await.unwrap() };
             requests.lock().clear();
             credentials.renew(&connected).await.unwrap();
-            let requests = requests.lock();
+            let requests = std::mem::take(&mut *requests.lock());
             if !is_due {
                 assert_eq!(requests.len(), 0);
                 continue;

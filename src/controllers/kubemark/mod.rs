@@ -11,6 +11,7 @@ mod files;
 pub mod health;
 mod hosting_clusters;
 mod left_secrets;
+mod lookup;
 mod noted_secrets;
 mod pod;
 mod pod_limit;
@@ -29,7 +30,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use kube_ext::{environment, error::chain, leader::Fence};
 use kube_node_api::{NodeClass, machine_files::MachineSettings, machine_identity::Account, names};
@@ -46,7 +47,7 @@ use self::{
     files::Sources,
     health::Health,
     hosting_clusters::{HostingCluster, HostingClusters},
-    left_secrets::{SEARCH_INTERVAL, delete_noted, delete_of_machine, of_machine},
+    left_secrets::{SEARCH_INTERVAL, delete_noted, delete_of_machine},
     noted_secrets::NotedSecrets,
     pod::Blueprint,
     view::MachinePod,
@@ -112,9 +113,6 @@ pub struct KubemarkProvider {
     /// Expiry of the token in the Secret of each machine that this process has made, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
-
-/// A pod and the cluster that has it.
-type Found = (Arc<HostingCluster>, Arc<MachinePod>);
 
 #[async_trait]
 impl Provider for KubemarkProvider {
@@ -220,72 +218,6 @@ impl KubemarkProvider {
             options,
             tokens: Mutex::default(),
         }
-    }
-
-    /// The pod of a machine and its hosting cluster. The machine of a Node is in the cluster that its class leads to: another cluster
-    /// may show what it likes, and would get the credentials of the Node.
-    fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
-        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid);
-        let pods = match node.as_ref().and_then(|node| self.cluster_of(node)) {
-            Some(own) => own.pods_of(id).into_iter().map(|pod| (Arc::clone(&own), pod)).collect(),
-            None => self.clusters.pods_of(id),
-        };
-        // While an old pod leaves, its successor may exist already.
-        if let Some(found) = pods.into_iter().min_by_key(|(_, pod)| pod.leaving) {
-            return Ok(Some(found));
-        }
-        // No pod is known. Only the cluster that would host it can tell that there is none.
-        if let Some(node) = node {
-            self.cluster_of(&node).unwrap_or_else(|| self.clusters.of(None)).machines()?;
-        }
-        Ok(None)
-    }
-
-    /// Deletes the pods of machines that are in another one of these clusters: those of a class that was made again with other
-    /// credentials, or what a cluster made by itself.
-    async fn delete_strays(&self, clusters: &[Arc<HostingCluster>]) -> Result<(), ProviderError> {
-        let mut failed = None;
-        for cluster in clusters {
-            for pod in cluster.pods.all().into_iter().filter(|pod| !pod.leaving) {
-                let node = self.nodes.get(&pod.id.node).filter(|node| node.uid == pod.id.uid);
-                let own = node.and_then(|node| self.cluster_of(&node));
-                let machines = own.map(|own| own.pods_of(&pod.id)).unwrap_or_default();
-                // Two credentials may lead to one cluster, whose pods both show.
-                let is_stray =
-                    machines.iter().any(|own| !own.leaving) && machines.iter().all(|own| own.uid != pod.uid);
-                if is_stray {
-                    info!(pod = pod.name, "the machine is in another cluster: deleting the pod");
-                    failed = delete_pod(cluster, &pod).await.err().or(failed);
-                }
-            }
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// The Node of a machine that this process has made.
-    fn made_lately(&self, id: &MachineId) -> Option<Arc<NodeView>> {
-        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid)?;
-        self.tokens.lock().contains_key(&id.uid).then_some(node)
-    }
-
-    /// The pod of a machine that this process has made, while no watch shows it: its Node must not go before it.
-    async fn find_unseen(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
-        let Some(node) = self.made_lately(id) else { return Ok(None) };
-        let Some(cluster) = self.cluster_of(&node) else { return Ok(None) };
-        let own = ListParams::default().labels(&of_machine(id));
-        let pods = cluster.api::<Pod>()?.list(&own).await.map_err(refused)?.into_iter().map(MachinePod::from);
-        let Some(pod) = pods.filter(|pod| pod.id == *id).min_by_key(|pod| pod.leaving) else {
-            self.tokens.lock().remove(&id.uid);
-            return Ok(None);
-        };
-        Ok(Some((cluster, Arc::new(pod))))
-    }
-
-    /// The cluster that the class of a Node leads to; None if the class cannot be read.
-    fn cluster_of(&self, node: &NodeView) -> Option<Arc<HostingCluster>> {
-        let class = self.classes.get(node.class()?)?.object.clone().ok()?;
-        let credentials = class.spec.credentials_secret_ref.as_ref();
-        Some(self.clusters.of(credentials.map(|secret| secret.name.as_str())))
     }
 
     async fn create_pod(&self, request: &MachineRequest) -> Result<(), ProviderError> {
