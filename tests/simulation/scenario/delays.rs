@@ -104,8 +104,25 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
-        // The answer to a deletion, or to the start of a drain, is lost, the repetition is refused, and no watch shows the effect yet
-        // when another Node may go in its place.
+        // The answer to a deletion is lost, the repetition is refused, and no watch shows the deletion yet when another Node may go in
+        // its place.
+        Scenario::new(
+            "refused-deletion-again",
+            Schedule {
+                surge: 0,
+                unavailable: 1,
+                active: 130,
+                ..users(vec![
+                    (1, scale(3)),
+                    (29, late("nodes", 15)),
+                    // The first Node is deleted at once.
+                    (30, Action::Roll(7)),
+                    (31, Action::Forbid("nodes", 8)),
+                    (90, late("nodes", 0)),
+                ])
+            },
+        ),
+        // The same of the start of a drain.
         Scenario::new(
             "refused-drain-again",
             Schedule {
@@ -115,7 +132,7 @@ pub fn all() -> Vec<Scenario> {
                 ..users(vec![
                     (1, scale(3)),
                     (29, late("nodes", 15)),
-                    // The watch shows the labels of the new revision after 15 s, and the first deletion 15 s later.
+                    // The watch shows the first deletion after 15 s, and its drain may start 15 s later.
                     (30, Action::Roll(7)),
                     (61, Action::Forbid("nodes", 8)),
                     (90, late("nodes", 0)),
