@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn versions_are_checked_by_their_minor_number() {
         for (minor, support) in [
-            ("29", Support::TooOld),
-            ("30", Support::Supported),
+            ("31", Support::TooOld),
+            ("32", Support::Supported),
             ("37+", Support::Supported),
             ("38", Support::Newer),
             ("100", Support::Newer),

@@ -304,7 +304,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 28);
+        assert_eq!(bindings, 30);
     }
 
     #[test]

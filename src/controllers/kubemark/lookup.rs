@@ -43,7 +43,8 @@ impl KubemarkProvider {
     pub(super) async fn delete_strays(&self, clusters: &[Arc<HostingCluster>]) -> Result<(), ProviderError> {
         let mut failed = None;
         // With one cluster there is no other one.
-        for cluster in clusters.iter().filter(|_| clusters.len() > 1) {
+        let has_others = self.clusters.all().len() > 1;
+        for cluster in clusters.iter().filter(|_| has_others) {
             for pod in cluster.pods.all().into_iter().filter(|pod| !pod.leaving) {
                 let node = self.nodes.get(&pod.id.node).filter(|node| node.uid == pod.id.uid);
                 let own = node.and_then(|node| self.cluster_of(&node));
