@@ -6,9 +6,10 @@
 mod model;
 mod requests;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, stream};
+use http::StatusCode;
 use k8s_openapi::api::{
     authorization::v1::SelfSubjectAccessReview,
     coordination::v1::Lease,
@@ -22,6 +23,7 @@ use kube::{
 };
 use kube_node_testing::{Fixture, LONG, api_server::Random, class_spec, create, delete, eventually};
 use serde_json::json;
+use tokio::time::sleep;
 
 use self::{
     model::{HOLLOW, IDENTITIES, Identity, MINE, REAL},
@@ -80,9 +82,17 @@ async fn attack(identity: &Identity, seed: u64, count: u64) -> Outcome {
         let attack = Attack::draw(&mut random, granted);
         let client = &client;
         async move {
-            let request = attack.request().map(Body::from);
-            let line = format!("{} {}", request.method(), request.uri());
-            let answer = client.send(request).await.unwrap_or_else(|error| panic!("{line}: {error}"));
+            let line = format!("{} {}", attack.request().method(), attack.request().uri());
+            let ask = async || client.send(attack.request().map(Body::from)).await;
+            let mut answer = ask().await.unwrap_or_else(|error| panic!("{line}: {error}"));
+            // An API server that is busy says so before it authorizes.
+            for _ in 0..60 {
+                if answer.status() != StatusCode::TOO_MANY_REQUESTS {
+                    break;
+                }
+                sleep(Duration::from_secs(1)).await;
+                answer = ask().await.unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
             let code = answer.status().as_u16();
             let body = answer.into_body().collect_bytes().await.unwrap_or_default();
             // As authorization says it, and admission does not.
