@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         trials! { blocking signing::a_signature_is_good_by_a_key_that_users_trust_and_for_these_files };
     let others = trials! {
         blocking refusals::the_versions_of_this_repository_agree,
-        blocking refusals::what_does_not_agree_is_refused,
+        blocking refusals::versions_and_files_that_disagree_are_refused,
         blocking refusals::a_file_that_is_not_committed_is_refused,
         blocking refusals::advisories_are_checked_for_these_crates_and_within_a_week,
         blocking signing::provenance_names_each_file_the_image_and_the_commit,

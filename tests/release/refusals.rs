@@ -22,7 +22,7 @@ pub fn the_versions_of_this_repository_agree() {
     assert_eq!(scene.refused(), wanted);
 }
 
-pub fn what_does_not_agree_is_refused() {
+pub fn versions_and_files_that_disagree_are_refused() {
     for (name, file, from, to, wanted) in [
         (
             "program",
