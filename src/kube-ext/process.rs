@@ -56,8 +56,8 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Prints a line of the result, [printable](printable()). A reader that has closed the pipe, such as `head`, has what it wants; `println!`
-/// would panic. Any other failure is that of the command, once it ends.
+/// Prints a line of the result, [printable](printable()). A reader that has closed the pipe, such as `head`, has what it
+/// wants; `println!` would panic. Any other failure is that of the command, once it ends.
 pub fn print_line(line: impl Display) {
     if let Err(error) = writeln!(io::stdout(), "{}", printable(&line.to_string()))
         && error.kind() != io::ErrorKind::BrokenPipe

@@ -60,8 +60,8 @@ impl Credentials {
         }
     }
 
-    /// Connects to the cluster. If the Secret cannot be read, a [`kube::Error`] is the cause of the error; otherwise the Secret has to be corrected, and the cause is left
-    /// out, since a parser quotes what it cannot read.
+    /// Connects to the cluster. If the Secret cannot be read, a [`kube::Error`] is the cause of the error; otherwise the Secret has to
+    /// be corrected, and the cause is left out, since a parser quotes what it cannot read.
     pub async fn connect(&self) -> anyhow::Result<Connected> {
         let Self { secrets, namespace, name, .. } = self;
         let secret = secrets.get_opt(name).await;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_token_takes_the_place_of_one_that_has_half_of_its_life_behind_it() {
+    async fn a_token_after_half_of_its_life_is_replaced_by_the_next_one() {
         use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
         let token = |begin: i64| {
             let claims = json!({ "sub": "system:serviceaccount:kubemark:kube-node-hosting", "iat": begin, "exp": begin + 86_400 });

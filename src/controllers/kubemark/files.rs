@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_gets_opaque_secrets_that_are_labelled_for_it_alone() {
+    fn machines_get_opaque_secrets_with_the_label_and_no_others() {
         let refusal = |name: &str, r#type: &str, label: &str| {
             let metadata = serde_json::json!({ "name": name, "labels": { LABEL_MACHINE_FILE: label } });
             let secret =

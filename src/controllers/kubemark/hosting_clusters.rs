@@ -31,7 +31,7 @@ use super::{
     answers::away,
     credentials::{Connected, Credentials},
     noted_secrets::NotedSecrets,
-    pod_limit::{PAGE, exceeded},
+    pod_limit::{PAGE, drop_strangers, exceeded},
     view::MachinePod,
 };
 
@@ -346,7 +346,9 @@ impl Follow {
             ended = watch(&self.cluster, connected.client.clone(), &self.selector) => ended,
             changed = self.changed(&connected) => changed,
             error = exceeded(&self.cluster.pods, &self.nodes) => {
-                self.cluster.pods.list_of([]);
+                // Before any pod leaves the cache: its machine must not seem to be gone.
+                self.cluster.set(Connection::Down(chain(&*error)));
+                drop_strangers(&self.cluster.pods, &self.nodes);
                 Err(error)
             }
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Error, anyhow};
-use kube_node_cache::{Cache, NodeView};
+use kube_node_cache::{Cache, NodeView, View as _};
 use tokio::time::sleep;
 
 use super::view::MachinePod;
@@ -28,5 +28,14 @@ pub async fn exceeded(pods: &Cache<MachinePod>, nodes: &Cache<NodeView>) -> Erro
                 "the hosting cluster shows more than {limit} pods with the label of this cluster's machines: delete those that are none"
             );
         }
+    }
+}
+
+/// Removes the pods that are no machine of a Node from the cache. The machines of Nodes stay as they were last known, as those of any
+/// cluster that cannot be reached.
+pub fn drop_strangers(pods: &Cache<MachinePod>, nodes: &Cache<NodeView>) {
+    let is_of_a_node = |pod: &MachinePod| nodes.get(&pod.id.node).is_some_and(|node| node.uid == pod.id.uid);
+    for pod in pods.all() {
+        pods.remove_if(&pod.key(), |pod| !is_of_a_node(pod));
     }
 }

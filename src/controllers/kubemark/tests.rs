@@ -127,7 +127,7 @@ async fn provider_of_a_node(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_shows_the_machine_of_a_node_of_others_gets_nothing_of_it() {
+async fn a_cluster_that_shows_the_machine_of_another_cluster_gets_no_token() {
     let (client, requests) = hosting_cluster();
     let (provider, [here, elsewhere]) = provider_of_a_node(client, None).await;
     requests.lock().clear();
@@ -144,7 +144,7 @@ async fn a_cluster_that_shows_the_machine_of_a_node_of_others_gets_nothing_of_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_with_the_uid_of_a_node_and_another_name_takes_no_machine_with_it() {
+async fn deleting_a_pod_with_the_uid_of_another_node_keeps_the_machine_of_that_node() {
     let (client, requests) = hosting_cluster();
     let (provider, [here, elsewhere]) = provider_of_a_node(client, None).await;
     requests.lock().clear();
@@ -191,6 +191,10 @@ async fn a_cluster_that_shows_more_pods_than_there_may_be_machines_is_not_follow
     pods.list_of(shown(1_021));
     let error = exceeded().await.unwrap().to_string();
     assert!(error.starts_with("the hosting cluster shows more than 1020 pods"), "{error}");
+    // The machine of a Node does not seem to be gone.
+    pods.list_of(shown(10).chain([machine_pod("own", "u", &machine("", "n-1"))]));
+    pod_limit::drop_strangers(&pods, &nodes);
+    assert_eq!(pods.all().iter().map(|pod| pod.name.clone()).collect::<Vec<_>>(), ["own"]);
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn long_annotations_of_a_pod_are_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_goes_whose_machine_is_in_the_cluster_of_its_class() {
+async fn a_pod_whose_machine_is_in_the_cluster_of_the_class_is_deleted() {
     let (client, requests) = hosting_cluster();
     let (provider, [here, elsewhere]) = provider_of_a_node(client, Some("elsewhere")).await;
     let id = machine("a", "a");

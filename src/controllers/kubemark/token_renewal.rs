@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn another_token_is_left_as_it_is() {
+    fn a_token_of_no_account_or_without_times_is_not_renewed() {
         let account = "system:serviceaccount:kubemark:a";
         for claims in [
             serde_json::json!({ "sub": "jane", "iat": 1, "exp": 2 }),

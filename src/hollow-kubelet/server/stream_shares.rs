@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_leaves_streams_for_others_however_many_it_opens() {
+    fn a_namespace_that_opens_all_streams_gets_half_of_those_that_are_left() {
         let shares = Arc::new(StreamShares::default());
         let all_of =
             |namespace: &str| -> Vec<_> { std::iter::from_fn(|| shares.take(namespace).ok()).collect() };
