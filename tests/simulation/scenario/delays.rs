@@ -104,41 +104,9 @@ pub fn all() -> Vec<Scenario> {
                 ])
             },
         ),
-        // The answer to a deletion is lost, the repetition is refused, and no watch shows the deletion yet when another Node may go in
-        // its place.
-        Scenario::new(
-            "refused-deletion-again",
-            Schedule {
-                surge: 0,
-                unavailable: 1,
-                active: 130,
-                ..users(vec![
-                    (1, scale(3)),
-                    (29, late("nodes", 15)),
-                    // The first Node is deleted at once.
-                    (30, Action::Roll(7)),
-                    (31, Action::Forbid("nodes", 8)),
-                    (90, late("nodes", 0)),
-                ])
-            },
-        ),
-        // The same of the start of a drain.
-        Scenario::new(
-            "refused-drain-again",
-            Schedule {
-                surge: 0,
-                unavailable: 1,
-                active: 130,
-                ..users(vec![
-                    (1, scale(3)),
-                    (29, late("nodes", 15)),
-                    // The watch shows the first deletion after 15 s, and its drain may start 15 s later.
-                    (30, Action::Roll(7)),
-                    (61, Action::Forbid("nodes", 8)),
-                    (90, late("nodes", 0)),
-                ])
-            },
-        ),
+        // The first Node is deleted at once; the watch shows that after 15 s, and its drain may start 15 s later.
+        refused_again("refused-deletion-again", 31),
+        refused_again("refused-drain-again", 61),
         // The answer to a deletion is lost, and no watch shows the deletion yet when another Node has fewer pods.
         Scenario::new(
             "unanswered-deletion",
@@ -288,4 +256,17 @@ pub fn all() -> Vec<Scenario> {
             },
         ),
     ]
+}
+
+/// The answer to a deletion or to the start of a drain is lost, the repetition is refused from this second on, and no watch shows the effect
+/// yet when another Node may go in its place.
+fn refused_again(name: &'static str, second: u64) -> Scenario {
+    let actions = vec![
+        (1, scale(3)),
+        (29, late("nodes", 15)),
+        (30, Action::Roll(7)),
+        (second, Action::Forbid("nodes", 8)),
+        (90, late("nodes", 0)),
+    ];
+    Scenario::new(name, Schedule { surge: 0, unavailable: 1, active: 130, ..users(actions) })
 }
